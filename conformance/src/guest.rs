@@ -1,0 +1,195 @@
+//! The cases of the guest test program.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::host::{Host, Setup, brief};
+use crate::report::{Outcome, Report};
+use crate::{On, Unit};
+
+/// Families whose cases use files: they run on every kind of file system.
+const ON_FILES: &[&str] = &[
+    "open",
+    "read_write",
+    "stat",
+    "dir",
+    "fcntl",
+    "locks",
+    "mm",
+    "exec",
+    "xattr",
+    "inotify",
+    "splice",
+];
+
+/// On which file system the cases work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The sandbox's own `/tmp`.
+    Tmpfs,
+    /// The current directory: a host directory with a layer in memory above.
+    Overlay,
+    /// A host directory shown with `--rw`.
+    Writable,
+}
+
+impl Place {
+    fn suffix(self) -> &'static str {
+        match self {
+            Place::Tmpfs => "",
+            Place::Overlay => "@overlay",
+            Place::Writable => "@rw",
+        }
+    }
+}
+
+/// All cases, by family.
+fn families(host: &Host) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let out = host.run(On::Native, &Setup::default(), &[host.guest(), "list".into()]);
+    if out.code() != Some(0) {
+        return Err(format!("the guest program does not run: {}", out.describe()));
+    }
+    let mut families: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in String::from_utf8_lossy(&out.stdout).lines() {
+        let family = name.split_once('/').map_or(name, |(family, _)| family);
+        families.entry(family.into()).or_default().push(name.into());
+    }
+    Ok(families)
+}
+
+/// The names of all cases.
+pub fn names(host: &Host) -> Result<Vec<String>, String> {
+    Ok(families(host)?.into_values().flatten().collect())
+}
+
+/// One unit for each family, platform and file system.
+pub fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
+    let mut units: Vec<Unit<'_>> = Vec::new();
+    for (family, names) in families(host)? {
+        for &on in &host.options.on {
+            for place in [Place::Tmpfs, Place::Overlay, Place::Writable] {
+                if place != Place::Tmpfs && (on == On::Native || !ON_FILES.contains(&family.as_str())) {
+                    continue;
+                }
+                let tagged = |name: &str| name.replacen('/', &format!("{}/", place.suffix()), 1);
+                let names: Vec<String> = names
+                    .iter()
+                    .filter(|n| host.options.wants(&tagged(n)))
+                    .cloned()
+                    .collect();
+                if !names.is_empty() {
+                    units.push(Box::new(move |report| batch(host, report, on, place, &names)));
+                }
+            }
+        }
+    }
+    Ok(units)
+}
+
+/// The host directory that the cases of the `overlay` family find as their working directory.
+fn lower(host: &Host, names: &[String]) -> Setup {
+    let top = host.directory("lower");
+    for name in names {
+        let dir = top.join(name.replace('/', "-"));
+        let make = || -> std::io::Result<()> {
+            std::fs::create_dir_all(dir.join("dir/sub"))?;
+            std::fs::write(dir.join("file"), "lower\n")?;
+            std::fs::write(dir.join("other"), "another\n")?;
+            std::fs::write(dir.join("dir/one"), "1\n")?;
+            std::fs::write(dir.join("dir/two"), "2\n")?;
+            std::fs::write(dir.join("dir/sub/deep"), "deep\n")?;
+            std::fs::write(dir.join("big"), vec![b'b'; 300_000])?;
+            std::os::unix::fs::symlink("file", dir.join("link"))?;
+            for path in [
+                "",
+                "dir",
+                "dir/sub",
+                "file",
+                "other",
+                "dir/one",
+                "dir/two",
+                "dir/sub/deep",
+                "big",
+            ] {
+                host.give(&dir.join(path));
+            }
+            Ok(())
+        };
+        make().expect("files in our own directory");
+    }
+    Setup {
+        env: vec![("GUEST_LOWER".into(), top.to_string_lossy().into_owned())],
+        cwd: Some(top),
+        ..Setup::default()
+    }
+}
+
+/// Runs cases in one sandbox; after one that takes the sandbox down, the rest runs in another.
+fn batch(host: &Host, report: &Report, on: On, place: Place, names: &[String]) {
+    let mut setup = if names[0].starts_with("overlay/") {
+        lower(host, names)
+    } else {
+        Setup::default()
+    };
+    let dir = host.directory("files");
+    match (place, on) {
+        (_, On::Native) => setup.env.push(("GUEST_TMP".into(), dir.to_string_lossy().into_owned())),
+        (Place::Tmpfs, _) => {}
+        (Place::Overlay, _) => {
+            setup.env.push(("GUEST_TMP".into(), dir.to_string_lossy().into_owned()));
+            setup.cwd = Some(dir);
+        }
+        (Place::Writable, _) => {
+            setup.env.push(("GUEST_TMP".into(), "/writable".into()));
+            setup.env.push(("GUEST_PLACE".into(), "writable".into()));
+            setup
+                .options
+                .extend(["--rw".into(), format!("{}:/writable", dir.to_string_lossy())]);
+        }
+    }
+    let mut left = names;
+    while !left.is_empty() {
+        setup.limit = 40 + 2 * left.len() as u64;
+        let mut argv = vec![host.guest(), "batch".into()];
+        argv.extend_from_slice(left);
+        let out = host.run(on, &setup, &argv);
+        let done = results(report, on, place, &String::from_utf8_lossy(&out.stdout));
+        if done < left.len() {
+            let name = left[done].replacen('/', &format!("{}/", place.suffix()), 1);
+            let how = format!(
+                "the sandbox ended or hung: {}, stderr {}",
+                how_ended(&out),
+                brief(&out.stderr)
+            );
+            report.add(on, &name, Outcome::Fail, how, Duration::ZERO);
+        }
+        left = left.get(done + 1..).unwrap_or_default();
+    }
+}
+
+fn how_ended(out: &crate::host::Output) -> String {
+    out.status
+        .map_or_else(|| format!("killed after {} s", out.took.as_secs()), |s| s.to_string())
+}
+
+/// Reports the lines of `guest batch`. How many cases came to an end.
+fn results(report: &Report, on: On, place: Place, text: &str) -> usize {
+    let mut done = 0;
+    let start = Instant::now();
+    for line in text.lines() {
+        let mut words = line.splitn(3, ' ');
+        let (Some(kind), Some(name)) = (words.next(), words.next()) else {
+            continue;
+        };
+        let outcome = match kind {
+            "pass" => Outcome::Pass,
+            "fail" => Outcome::Fail,
+            "skip" => Outcome::Skip,
+            _ => continue,
+        };
+        let name = name.replacen('/', &format!("{}/", place.suffix()), 1);
+        report.add(on, &name, outcome, words.next().unwrap_or_default(), start.elapsed());
+        done += 1;
+    }
+    done
+}

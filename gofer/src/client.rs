@@ -1,0 +1,620 @@
+//! The sentry's side: synchronous requests over the gofer's socket.
+//!
+//! One request is waited for at a time. Whoever waits for long, for an answer or for another's request to end, does it
+//! as [`sentry_host::waiting`] has it: a worker's thread hands its work over, and a request of a task that is killed
+//! is abandoned, whose answer the next one skips. A gofer that has died, breaks the protocol or does not answer within
+//! [`TIMEOUT`] is not spoken to again: every request answers `EIO` from then on.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::stat::fstat;
+use nix::sys::time::TimeSpec;
+use parking_lot::Mutex;
+use sentry_abi::Errno;
+use sentry_host::scm;
+use sentry_host::waiting::{self, LongMutex};
+
+use crate::nix_errno;
+use crate::protocol::{
+    Access, Attached, Attributes, FsTotals, Listing, MAX_FORGET, MAX_REPLY, MAX_STEPS, MAX_TARGET, Malformed, Name,
+    NewAttributes, NodeId, Opcode, Owner, Reply, Request, Step, Walked, reply_header,
+};
+
+/// How long a request may take: longer than a file server that comes back at all.
+pub const TIMEOUT: Duration = Duration::from_secs(600);
+/// The most abandoned requests whose answers are due; beyond, there is nothing to do but wait.
+const MAX_ABANDONED: usize = 64;
+
+/// A connection to a gofer.
+///
+/// Lock order: `connection` before `forgotten`; neither is held while the caller's code runs.
+pub struct Client {
+    connection: LongMutex<Connection>,
+    /// Nodes to give back with the next request.
+    forgotten: Mutex<Vec<(NodeId, u32)>>,
+    broken: AtomicBool,
+    requests: AtomicU64,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    timeout: Duration,
+    next: u32,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    /// Requests that nobody waits for any more, oldest first: their answers come before all others.
+    abandoned: VecDeque<(u32, Opcode)>,
+    /// Nodes that their answers gave out.
+    unwanted: Vec<NodeId>,
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// The gofer refused.
+    Refused(Errno),
+    /// It was not waited for.
+    GivenUp(Errno),
+    /// The gofer is not usable any more.
+    Broken,
+}
+
+impl From<Malformed> for Failure {
+    fn from(_: Malformed) -> Failure {
+        Failure::Broken
+    }
+}
+
+impl Client {
+    /// Speaks to the gofer at the other end of `socket` (`SOCK_SEQPACKET`).
+    pub fn new(socket: OwnedFd) -> Arc<Client> {
+        Client::with_timeout(socket, TIMEOUT)
+    }
+
+    /// As [`Client::new`], with another time limit.
+    pub fn with_timeout(socket: OwnedFd, timeout: Duration) -> Arc<Client> {
+        let (request, reply) = (Vec::with_capacity(1024), vec![0; MAX_REPLY]);
+        Arc::new(Client {
+            connection: LongMutex::new(Connection {
+                socket,
+                timeout,
+                next: 0,
+                request,
+                reply,
+                abandoned: VecDeque::new(),
+                unwanted: Vec::new(),
+            }),
+            forgotten: Mutex::new(Vec::new()),
+            broken: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    /// False once the gofer has died or broken the protocol.
+    pub fn alive(&self) -> bool {
+        !self.broken.load(Ordering::Relaxed)
+    }
+
+    /// How many requests were made.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    fn call(&self, request: &Request<'_>) -> Result<(Reply, Option<OwnedFd>), Errno> {
+        self.call_with(request, None)
+    }
+
+    /// As [`Self::call`]; the request brings a descriptor.
+    fn call_with(&self, request: &Request<'_>, fd: Option<BorrowedFd<'_>>) -> Result<(Reply, Option<OwnedFd>), Errno> {
+        if !self.alive() {
+            return Err(Errno::EIO);
+        }
+        let mut connection = self.connection.lock()?;
+        // Somebody before may have had the trouble.
+        if !self.alive() {
+            return Err(Errno::EIO);
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let many = self.forgotten.lock().len() >= MAX_FORGET / 4;
+        if many {
+            self.send_forgotten(&mut connection);
+        }
+        let answer = connection.exchange(request, fd);
+        if !connection.unwanted.is_empty() {
+            let unwanted = connection.unwanted.drain(..).map(|node| (node, 1));
+            self.forgotten.lock().extend(unwanted);
+        }
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(Failure::Refused(errno) | Failure::GivenUp(errno)) => Err(errno),
+            Err(Failure::Broken) => {
+                self.broken.store(true, Ordering::Relaxed);
+                // Whoever waits at the other end need not.
+                let _ = nix::sys::socket::shutdown(
+                    std::os::fd::AsRawFd::as_raw_fd(&connection.socket),
+                    nix::sys::socket::Shutdown::Both,
+                );
+                Err(Errno::EIO)
+            }
+        }
+    }
+
+    /// Attaches to an export.
+    ///
+    /// # Errors
+    /// `ENOENT` for an unknown number.
+    pub fn attach(&self, export: u32) -> Result<Attached, Errno> {
+        match self.call(&Request::Attach { export })? {
+            (Reply::Attached(attached), None) => Ok(attached),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Walks `names` (at most [`MAX_STEPS`]) below `node`; if `open` is set and the last one is a regular file, opens
+    /// it too.
+    ///
+    /// # Errors
+    /// Those that concern `node`; what happens on the way is in the answer.
+    pub fn lookup(
+        &self,
+        node: NodeId,
+        names: &[&[u8]],
+        open: Option<Access>,
+    ) -> Result<(Walked, Option<OwnedFd>), Errno> {
+        if names.is_empty() || names.len() > MAX_STEPS {
+            return Err(Errno::EINVAL);
+        }
+        let names = names
+            .iter()
+            .map(|name| component(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        let count = names.len();
+        let (reply, fd) = self.call(&Request::Lookup { node, names, open })?;
+        let Reply::Walked(walked) = reply else {
+            return Err(Errno::EIO);
+        };
+        let complete = walked.stop == crate::protocol::Stop::Complete;
+        if walked.steps.len() > count
+            || complete != (walked.steps.len() == count)
+            || walked.opened.is_some() != (complete && open.is_some())
+        {
+            return Err(Errno::EIO);
+        }
+        let fd = match (fd, open) {
+            (Some(fd), Some(access)) => Some(regular(fd, access)?),
+            (None, _) => None,
+            (Some(_), None) => return Err(Errno::EIO),
+        };
+        Ok((walked, fd))
+    }
+
+    /// Lists a directory: `node`, or `name` in it. `cursor` is 0 or what the last listing gave.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `EACCES`, `ESTALE`…
+    pub fn list(&self, node: NodeId, name: Option<&[u8]>, cursor: u64) -> Result<Listing, Errno> {
+        let named = name.is_some();
+        let name = name.map(component).transpose()?;
+        match self.call(&Request::List { node, name, cursor })? {
+            (Reply::Listing(listing), None) if listing.directory.is_some() == named => Ok(listing),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// `EISDIR` for directories, `EACCES` for what is neither file nor directory, `EROFS`, `ESTALE`…
+    pub fn open(&self, node: NodeId, access: Access) -> Result<(Attributes, OwnedFd), Errno> {
+        match self.call(&Request::Open { node, access })? {
+            (Reply::Opened(opened), Some(fd)) => Ok((opened.attributes, regular(fd, access)?)),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Present attributes.
+    ///
+    /// # Errors
+    /// `ESTALE` if the name leads to another file now.
+    pub fn attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
+        self.attributes_of(&Request::GetAttributes { node })
+    }
+
+    fn attributes_of(&self, request: &Request<'_>) -> Result<Attributes, Errno> {
+        match self.call(request)? {
+            (Reply::Attributes(attributes), None) => Ok(attributes),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    fn bytes_of(&self, request: &Request<'_>) -> Result<Vec<u8>, Errno> {
+        match self.call(request)? {
+            (Reply::Bytes(bytes), None) => Ok(bytes),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// A symbolic link's target.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is none.
+    pub fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.bytes_of(&Request::ReadLink { node })
+    }
+
+    /// Totals of the file system in which a node is.
+    ///
+    /// # Errors
+    /// Those of fstatfs(2).
+    pub fn fs_totals(&self, node: NodeId) -> Result<FsTotals, Errno> {
+        match self.call(&Request::FsTotals { node })? {
+            (Reply::FsTotals(totals), None) => Ok(totals),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// The value of an extended attribute (`user.` only).
+    ///
+    /// # Errors
+    /// `ENODATA`, `EOPNOTSUPP`, `ERANGE`…
+    pub fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if name.is_empty() || name.len() > 255 || name.contains(&0) {
+            return Err(Errno::ERANGE);
+        }
+        self.bytes_of(&Request::GetXattr { node, name })
+    }
+
+    /// The names of the extended attributes that are served.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `ERANGE`…
+    pub fn list_xattr(&self, node: NodeId) -> Result<Vec<Vec<u8>>, Errno> {
+        let names = self.bytes_of(&Request::ListXattr { node })?;
+        Ok(names
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty())
+            .map(<[u8]>::to_vec)
+            .collect())
+    }
+
+    fn created(&self, request: &Request<'_>) -> Result<(Step, Option<OwnedFd>), Errno> {
+        match self.call(request)? {
+            (Reply::Created(step, _), fd) => Ok((step, fd)),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Makes a regular file, which must not be there yet.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EROFS`, `EACCES`…
+    pub fn create(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        owner: Owner,
+        open: Option<Access>,
+    ) -> Result<(Step, Option<OwnedFd>), Errno> {
+        let name = component(name)?;
+        let (step, fd) = self.created(&Request::Create {
+            parent,
+            name,
+            mode: mode & 0o7777,
+            owner,
+            open,
+        })?;
+        match (fd, open) {
+            (None, None) => Ok((step, None)),
+            (Some(fd), Some(access)) => Ok((step, Some(regular(fd, access)?))),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EROFS`, `EACCES`…
+    pub fn make_directory(&self, parent: NodeId, name: &[u8], mode: u32, owner: Owner) -> Result<Step, Errno> {
+        let name = component(name)?;
+        match self.created(&Request::MakeDirectory {
+            parent,
+            name,
+            mode: mode & 0o7777,
+            owner,
+        })? {
+            (step, None) => Ok(step),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EROFS`, `EACCES`…
+    pub fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], owner: Owner) -> Result<Step, Errno> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(Errno::ENOENT);
+        }
+        if target.len() > MAX_TARGET {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        match self.created(&Request::Symlink {
+            parent,
+            name: component(name)?,
+            target,
+            owner,
+        })? {
+            (step, None) => Ok(step),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Makes a hard link to `node`; answers its new attributes.
+    ///
+    /// # Errors
+    /// `EXDEV` between exports, `EPERM` for directories, `EEXIST`, `EROFS`…
+    pub fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Attributes, Errno> {
+        self.attributes_of(&Request::Link {
+            node,
+            parent,
+            name: component(name)?,
+        })
+    }
+
+    fn done(&self, request: &Request<'_>) -> Result<(), Errno> {
+        match self.call(request)? {
+            (Reply::Done, None) => Ok(()),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Removes a name: a directory's or another's.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ENOTEMPTY`, `EROFS`…
+    pub fn unlink(&self, parent: NodeId, name: &[u8], directory: bool) -> Result<(), Errno> {
+        self.done(&Request::Unlink {
+            parent,
+            name: component(name)?,
+            directory,
+        })
+    }
+
+    /// Renames within an export. `flags`: 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
+    ///
+    /// # Errors
+    /// `EXDEV` between exports, `EINVAL` for other flags…
+    pub fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<(), Errno> {
+        if !matches!(flags, 0 | libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) {
+            return Err(Errno::EINVAL);
+        }
+        let (name, new_name) = (component(from.1)?, component(to.1)?);
+        self.done(&Request::Rename {
+            parent: from.0,
+            name,
+            new_parent: to.0,
+            new_name,
+            flags,
+        })
+    }
+
+    /// Changes attributes; answers the new ones.
+    ///
+    /// # Errors
+    /// `EROFS`, `EPERM`, `EINVAL`…
+    pub fn set_attributes(&self, node: NodeId, set: &NewAttributes) -> Result<Attributes, Errno> {
+        let mut set = *set;
+        set.mode = set.mode.map(|mode| mode & 0o7777);
+        // What means "leave it" to Linux.
+        set.uid = set.uid.filter(|uid| *uid != u32::MAX);
+        set.gid = set.gid.filter(|gid| *gid != u32::MAX);
+        let nsec_valid = [set.atime, set.mtime]
+            .into_iter()
+            .flatten()
+            .all(|time| time.nsec < 1_000_000_000);
+        if !nsec_valid || set.size.is_some_and(|size| i64::try_from(size).is_err()) {
+            return Err(Errno::EINVAL);
+        }
+        self.attributes_of(&Request::SetAttributes { node, set })
+    }
+
+    /// Opens a memory file once more, for reading only.
+    ///
+    /// # Errors
+    /// `EACCES` if `file` is no memory file that is open for reading and writing; `EOPNOTSUPP` if the gofer has no
+    /// /proc.
+    pub fn reopen(&self, file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+        match self.call_with(&Request::Reopen, Some(file))? {
+            (Reply::Reopened, Some(opened)) => {
+                let opened = regular(opened, Access::Read)?;
+                let (ours, theirs) = (fstat(file).map_err(nix_errno)?, fstat(&opened).map_err(nix_errno)?);
+                if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
+                    return Err(Errno::EIO);
+                }
+                Ok(opened)
+            }
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Has a regular file held that is about to lose its name: `node` stays good until it is forgotten.
+    ///
+    /// # Errors
+    /// `ENFILE` if there are too many.
+    pub fn hold(&self, node: NodeId) -> Result<(), Errno> {
+        self.done(&Request::Hold { node })
+    }
+
+    /// Gives a node back, `count` times. It is sent with a later request.
+    pub fn forget(&self, node: NodeId, count: u32) {
+        if self.alive() {
+            self.forgotten.lock().push((node, count));
+        }
+    }
+
+    /// As [`Self::forget`], but sent at once if nobody is using the connection: a file without a name takes space
+    /// until then.
+    pub fn forget_now(&self, node: NodeId, count: u32) {
+        self.forget(node, count);
+        if let Some(mut connection) = self.connection.try_lock() {
+            self.send_forgotten(&mut connection);
+        }
+    }
+
+    /// Sends as much as goes without waiting of what is to be forgotten.
+    fn send_forgotten(&self, connection: &mut Connection) {
+        let nodes = std::mem::take(&mut *self.forgotten.lock());
+        let sent = connection.try_forget(&nodes);
+        if sent < nodes.len() {
+            self.forgotten.lock().extend_from_slice(&nodes[sent..]);
+        }
+    }
+}
+
+impl Connection {
+    fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), Failure> {
+        while self.abandoned.len() >= MAX_ABANDONED {
+            self.skip()?;
+        }
+        let (id, opcode) = (self.send(request, fd)?, request.opcode());
+        let answer = self.answer(id, opcode);
+        if matches!(answer, Err(Failure::GivenUp(_))) {
+            self.abandoned.push_back((id, opcode));
+        }
+        answer
+    }
+
+    /// Waits for the answer to the request `id`.
+    fn answer(&mut self, id: u32, opcode: Opcode) -> Result<(Reply, Option<OwnedFd>), Failure> {
+        while !self.abandoned.is_empty() {
+            self.skip()?;
+        }
+        self.wait(PollFlags::POLLIN)?;
+        self.receive(id, opcode)
+    }
+
+    /// Takes the answer to the oldest abandoned request.
+    fn skip(&mut self) -> Result<(), Failure> {
+        let Some(&(id, opcode)) = self.abandoned.front() else {
+            return Ok(());
+        };
+        self.wait(PollFlags::POLLIN)?;
+        self.abandoned.pop_front();
+        match self.receive(id, opcode) {
+            Ok((reply, _)) => {
+                self.unwanted.extend(reply.nodes());
+                Ok(())
+            }
+            Err(Failure::Refused(_)) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn receive(&mut self, id: u32, opcode: Opcode) -> Result<(Reply, Option<OwnedFd>), Failure> {
+        let (len, mut fds) = scm::try_recv_with_fds(self.socket.as_fd(), &mut self.reply, 1).map_err(|error| {
+            match error.raw_os_error() {
+                // No descriptor is free here. The message was taken, so that the next one is the next reply.
+                Some(libc::EMFILE) => Failure::Refused(Errno::EMFILE),
+                _ => Failure::Broken,
+            }
+        })?;
+        let message = self.reply.get(..len).unwrap_or_default();
+        let (header, body) = reply_header(message, opcode)?;
+        if header.id != id {
+            return Err(Failure::Broken);
+        }
+        let fd = fds.pop();
+        if let Some(errno) = header.error {
+            return Err(if fd.is_some() {
+                Failure::Broken
+            } else {
+                Failure::Refused(errno)
+            });
+        }
+        let reply = Reply::decode(opcode, body)?;
+        if reply.has_descriptor() != fd.is_some() {
+            return Err(Failure::Broken);
+        }
+        Ok((reply, fd))
+    }
+
+    /// Forgets as many nodes as goes without waiting; how many.
+    fn try_forget(&mut self, nodes: &[(NodeId, u32)]) -> usize {
+        let mut sent = 0;
+        for some in nodes.chunks(MAX_FORGET) {
+            Request::Forget { nodes: some.to_vec() }.encode(self.next, &mut self.request);
+            // A broken connection shows at the next request.
+            if scm::try_send_with_fds(self.socket.as_fd(), &self.request, &[]).is_err() {
+                break;
+            }
+            self.next = self.next.wrapping_add(1);
+            sent += some.len();
+        }
+        sent
+    }
+
+    fn send(&mut self, request: &Request<'_>, fd: Option<BorrowedFd<'_>>) -> Result<u32, Failure> {
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        request.encode(id, &mut self.request);
+        loop {
+            match scm::try_send_with_fds(self.socket.as_fd(), &self.request, fd.as_slice()) {
+                Ok(_) => return Ok(id),
+                // Too many of this user's descriptors are under way.
+                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+                    return Err(Failure::Refused(Errno::ENFILE));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT)?,
+                Err(_) => return Err(Failure::Broken),
+            }
+        }
+    }
+
+    /// Waits until the socket is ready, but no longer than the time limit.
+    fn wait(&self, what: PollFlags) -> Result<(), Failure> {
+        let end = Instant::now() + self.timeout;
+        let ready = waiting::wait(|limit| {
+            let left = end.saturating_duration_since(Instant::now());
+            let limit = TimeSpec::from_duration(limit.min(left));
+            match ppoll(&mut [PollFd::new(self.socket.as_fd(), what)], Some(limit), None) {
+                Ok(ready) if ready > 0 => Some(Ok(())),
+                Ok(_) | Err(nix::errno::Errno::EINTR) if !left.is_zero() => None,
+                _ => Some(Err(Failure::Broken)),
+            }
+        });
+        ready.unwrap_or_else(|errno| Err(Failure::GivenUp(errno)))
+    }
+}
+
+fn component(name: &[u8]) -> Result<Name<'_>, Errno> {
+    Name::new(name).map_err(|_| {
+        if name.len() > 255 {
+            Errno::ENAMETOOLONG
+        } else {
+            Errno::EINVAL
+        }
+    })
+}
+
+/// The gofer is not trusted: what it gives must be a regular file, on which nothing blocks for ever, and have the
+/// access mode that was asked for.
+fn regular(fd: OwnedFd, access: Access) -> Result<OwnedFd, Errno> {
+    let stat = fstat(&fd).map_err(nix_errno)?;
+    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).map_err(nix_errno)?);
+    let mode = (flags & OFlag::O_ACCMODE).bits();
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || flags.contains(OFlag::O_PATH) || mode != access.flags() {
+        return Err(Errno::EIO);
+    }
+    Ok(fd)
+}

@@ -1,0 +1,626 @@
+//! `sentry exec`: starts gofer and sentry, passes signals on, and sees to it that nothing is left.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{MsgFlags, send};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use sentry_host::process::{self, Disposition};
+use sentry_kernel::config::{BootConfig, ControlMessage, ExitStatus, Notice, StraceConfig};
+
+use crate::args::{Exec, PlatformChoice, User, environment};
+use crate::parts::{self, Boot, Gofer, Heard, Report, Setting, now};
+use crate::relay::Relay;
+use crate::spawn::{self, Program, Sentry, SpawnError};
+use crate::terminal::{Saved, complain, say};
+use crate::view::{View, ViewError};
+
+/// The exit code when we failed.
+pub const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+const TIMED_OUT: u8 = 124;
+/// From SIGTERM to SIGKILL after `--timeout`.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the sentry may live without its socket, or without its gofer.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Why a sandbox was not started.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum StartError {
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error("--strace-file {path}: {error}")]
+    StraceFile { path: String, error: std::io::Error },
+    #[error("cannot find our own executable: {0}; is /proc mounted?")]
+    Executable(std::io::Error),
+    #[error("cannot prepare the sandbox: {0}")]
+    Host(#[from] Errno),
+    #[error("cannot prepare the sandbox: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Signals that are passed on to the guest.
+const FORWARDED: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGWINCH,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// The parts of a sandbox and the lines to them.
+struct Sandbox {
+    sentry: Sentry,
+    gofer: Option<Pid>,
+    control: OwnedFd,
+    signals: SignalFd,
+    /// The caller's terminal, if the guest uses it.
+    relay: Option<Relay>,
+    timed_out: bool,
+    /// The sandbox was stopped and is to go on.
+    resume: bool,
+}
+
+/// Takes the signals that concern a supervisor. What the caller ignores (nohup) stays ignored.
+fn take_signals() -> nix::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    for signal in FORWARDED {
+        if process::set_disposition(signal, Disposition::Default)? {
+            process::set_disposition(signal, Disposition::Ignore)?;
+        } else {
+            set.add(signal);
+        }
+    }
+    // A caller that ignores SIGCHLD would have its children, and now ours, reaped unseen.
+    process::set_disposition(Signal::SIGCHLD, Disposition::Default)?;
+    set.add(Signal::SIGCHLD);
+    set.add(Signal::SIGTSTP);
+    set.add(Signal::SIGCONT);
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+/// What is started: the configuration of the kernel (none to look at the isolation only), and around it.
+struct Plan<'a> {
+    kernel: Option<BootConfig>,
+    platform: PlatformChoice,
+    trees: Option<Gofer>,
+    strace: Option<File>,
+    /// The sentry's end of the line to the caller's terminal.
+    terminal: Option<OwnedFd>,
+    debug_filter: bool,
+    null: &'a File,
+}
+
+impl<'a> Plan<'a> {
+    /// A descriptor, unless the guest's own terminal comes in its place.
+    fn unless_terminal<'b>(&self, fd: BorrowedFd<'b>) -> BorrowedFd<'b>
+    where
+        'a: 'b,
+    {
+        if self.terminal.is_some() && fd.is_terminal() {
+            self.null.as_fd()
+        } else {
+            fd
+        }
+    }
+
+    fn start(&self, started: Duration) -> Result<Sandbox, StartError> {
+        let _ = nix::sys::prctl::set_dumpable(true);
+        let signals = take_signals()?;
+        let executable = process::own_executable().map_err(StartError::Executable)?;
+        let (control, sentry_control) = parts::socket_pair()?;
+        let (gofer_socket, sentry_gofer) = parts::socket_pair()?;
+        let configuration = |setting: Setting| {
+            let boot = Boot {
+                kernel: self.kernel.clone(),
+                platform: self.platform.name().into(),
+                setting,
+                nice: sentry_host::process::nice(),
+                debug_filter: self.debug_filter,
+                started,
+            };
+            parts::configuration(&boot)
+        };
+        let args = [c"sentry", c"boot"].map(CString::from);
+        let null = self.null.as_fd();
+        let terminal = self.terminal.as_ref().map_or(null, AsFd::as_fd);
+        let mut others = vec![sentry_control.as_fd(), sentry_gofer.as_fd(), terminal];
+        if let Some(strace) = &self.strace {
+            others.push(strace.as_fd());
+        }
+        let (input, output, error) = (stdin(), stdout(), stderr());
+        // The sentry never holds a terminal. (With --debug-filter-log it writes to standard error itself.)
+        let program = Program {
+            executable: executable.as_fd(),
+            args: &args,
+            configuration: &configuration,
+            stdio: [
+                self.unless_terminal(input.as_fd()),
+                self.unless_terminal(output.as_fd()),
+                if self.debug_filter {
+                    error.as_fd()
+                } else {
+                    self.unless_terminal(error.as_fd())
+                },
+            ],
+            others: &others,
+        };
+        let mut gofer = None;
+        if let Some(trees) = &self.trees {
+            let trees = parts::configuration(trees)?;
+            let descriptors = [null, null, error.as_fd(), trees.as_fd(), gofer_socket.as_fd()];
+            gofer = Some(spawn::start_gofer(executable.as_fd(), &descriptors)?);
+        }
+        let sentry = program.start().inspect_err(|_| {
+            if let Some(gofer) = gofer {
+                end(gofer);
+            }
+        })?;
+        Ok(Sandbox {
+            sentry,
+            gofer,
+            control,
+            signals,
+            relay: None,
+            timed_out: false,
+            resume: false,
+        })
+    }
+}
+
+fn end(pid: Pid) {
+    let _ = kill(pid, Signal::SIGKILL);
+    let _ = waitpid(pid, None);
+}
+
+/// How a sandbox came to its end.
+enum Outcome {
+    /// The sentry reported it.
+    Reported(Report),
+    /// A part failed; what is to be said.
+    Broken(String),
+    /// `--timeout`.
+    TimedOut,
+}
+
+impl Sandbox {
+    fn send(&self, signal: Signal) {
+        self.tell(ControlMessage::Signal(signal as i32));
+    }
+
+    fn tell(&self, message: ControlMessage) {
+        let message = message.encode();
+        // Full or closed: the sentry does not listen, and waiting for it would not help.
+        let _ = send(
+            self.control.as_raw_fd(),
+            &message,
+            MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
+        );
+    }
+
+    /// Waits for the end, and passes signals on meanwhile.
+    fn supervise(&mut self, timeout: Option<Duration>) -> Outcome {
+        let mut deadline = timeout
+            .filter(|timeout| !timeout.is_zero())
+            .map(|timeout| now() + timeout);
+        // Something is wrong, but the sentry may still have the better explanation: until then.
+        let mut suspicion: Option<(Duration, String)> = None;
+        let mut connected = true;
+        if let Some(relay) = &mut self.relay {
+            relay.take();
+        }
+        loop {
+            self.wait(
+                deadline
+                    .into_iter()
+                    .chain(suspicion.as_ref().map(|(until, _)| *until))
+                    .min(),
+                connected,
+            );
+            while let Ok(Some(info)) = self.signals.read_signal() {
+                match Signal::try_from(info.ssi_signo as i32) {
+                    Ok(Signal::SIGCHLD) | Err(_) => {}
+                    Ok(Signal::SIGCONT) => self.resume = true,
+                    Ok(Signal::SIGTSTP) => self.suspend(),
+                    Ok(Signal::SIGWINCH) if self.relay.is_some() => self.resize(),
+                    Ok(signal) => self.send(signal),
+                }
+            }
+            if std::mem::take(&mut self.resume) {
+                self.wake();
+            }
+            if let Some(relay) = &mut self.relay {
+                relay.take();
+                relay.copy();
+            }
+            // First who is dead, then what was said: a report always comes before the death.
+            let (sentry_end, gofer_end) = self.reap();
+            if let Some(status) = gofer_end
+                && !matches!(status, WaitStatus::Exited(_, 0))
+            {
+                // The cause, whatever the sentry makes of it.
+                return Outcome::Broken(describe("gofer", status));
+            }
+            if connected {
+                match parts::receive(self.control.as_fd()) {
+                    Ok(Some(Heard::Notice(Notice::Stopped))) => self.stop(Signal::SIGTSTP),
+                    Ok(Some(Heard::Notice(Notice::TerminalWanted))) => self.give_terminal(),
+                    Ok(Some(Heard::Report(report))) => return Outcome::Reported(report),
+                    Ok(None) => {
+                        connected = false;
+                        suspicion
+                            .get_or_insert((now() + LAST_WORDS, "the sentry closed its connection and stays".into()));
+                    }
+                    Err(Errno::EAGAIN | Errno::EINTR) => {}
+                    Err(_) => return Outcome::Broken("the sentry sent nonsense".into()),
+                }
+            }
+            if let Some(status) = sentry_end {
+                return Outcome::Broken(describe("sentry", status));
+            }
+            if let Some(status) = gofer_end {
+                // As it ends when the sentry is gone.
+                suspicion = Some((now() + LAST_WORDS, describe("gofer", status)));
+            }
+            if suspicion.as_ref().is_some_and(|(until, _)| now() >= *until) {
+                return Outcome::Broken(suspicion.map(|(_, what)| what).unwrap_or_default());
+            }
+            if deadline.is_some_and(|deadline| now() >= deadline) {
+                if self.timed_out {
+                    return Outcome::TimedOut;
+                }
+                self.timed_out = true;
+                self.send(Signal::SIGTERM);
+                self.send(Signal::SIGCONT);
+                deadline = Some(now() + GRACE);
+            }
+        }
+    }
+
+    /// Waits until a signal, a report or something typed or printed comes, or the time has come.
+    fn wait(&self, until: Option<Duration>, connected: bool) {
+        let patience = self.relay.as_ref().and_then(Relay::patience);
+        let left = until.map(|until| until.saturating_sub(now()));
+        let wait = match left.into_iter().chain(patience).min() {
+            _ if self.resume => PollTimeout::ZERO,
+            None => PollTimeout::NONE,
+            Some(left) => {
+                let left = left.as_micros().div_ceil(1000);
+                PollTimeout::try_from(left.min(i32::MAX as u128)).unwrap_or(PollTimeout::MAX)
+            }
+        };
+        let mut ready = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        if connected {
+            ready.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
+        }
+        if let Some(relay) = &self.relay {
+            relay.poll(&mut ready);
+        }
+        // Interrupted or refused, the loop looks for itself.
+        let _ = poll(&mut ready, wait);
+    }
+
+    /// Stops us as a job, with the terminal as the caller had it. The guest's first process has stopped already.
+    fn stop(&mut self, signal: Signal) {
+        if let Some(relay) = &mut self.relay {
+            relay.copy();
+            relay.give_back();
+        }
+        // Not SIGSTOP: where there is no shell to continue us, the host does not stop us either.
+        let mut stop = SigSet::empty();
+        stop.add(signal);
+        let _ = stop.thread_unblock();
+        let _ = raise(signal);
+        if signal == Signal::SIGTSTP {
+            let _ = stop.thread_block();
+        }
+        self.resume = true;
+    }
+
+    /// SIGTSTP, from outside, stops the sandbox as a whole.
+    fn suspend(&mut self) {
+        let _ = kill(self.sentry.pid, Signal::SIGSTOP);
+        self.stop(Signal::SIGTSTP);
+    }
+
+    /// Goes on after a stop.
+    fn wake(&mut self) {
+        let _ = kill(self.sentry.pid, Signal::SIGCONT);
+        if let Some(relay) = &mut self.relay
+            && !relay.take()
+        {
+            self.tell(ControlMessage::AwaitDemand);
+        }
+        self.resize();
+        self.send(Signal::SIGCONT);
+    }
+
+    fn resize(&self) {
+        match &self.relay {
+            Some(relay) => self.tell(ControlMessage::Resize(relay.size())),
+            None => self.send(Signal::SIGWINCH),
+        }
+    }
+
+    /// The guest wants the terminal: in the background that stops us.
+    fn give_terminal(&mut self) {
+        if let Some(relay) = &mut self.relay
+            && !relay.want()
+        {
+            self.stop(Signal::SIGTTIN);
+        }
+    }
+
+    /// Prints what is left, unless a signal comes that says not to wait for the terminal, and gives the terminal back.
+    fn finish(&mut self) {
+        while let Some(relay) = &mut self.relay
+            && relay.has_output()
+        {
+            relay.copy();
+            self.wait(None, false);
+            if let Ok(Some(info)) = self.signals.read_signal()
+                && FORWARDED.iter().any(|signal| *signal as u32 == info.ssi_signo)
+                && info.ssi_signo != Signal::SIGWINCH as u32
+            {
+                break;
+            }
+        }
+        self.relay = None;
+    }
+
+    /// Collects children that have ended: how the sentry did, and the gofer, if they have.
+    fn reap(&mut self) -> (Option<WaitStatus>, Option<WaitStatus>) {
+        let (mut sentry_end, mut gofer_end) = (None, None);
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) | Err(_) => return (sentry_end, gofer_end),
+                Ok(status) if status.pid() == Some(self.sentry.pid) => sentry_end = Some(status),
+                Ok(status) if status.pid().is_some() && status.pid() == self.gofer => {
+                    self.gofer = None;
+                    gofer_end = Some(status);
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Ends whatever is left, and waits until it is gone.
+    fn clean_up(self) {
+        let Sandbox {
+            sentry, gofer, relay, ..
+        } = self;
+        drop(relay);
+        if let Some(gofer) = gofer {
+            let _ = kill(gofer, Signal::SIGKILL);
+        }
+        match sentry.lifeline {
+            // The sentry is the init of its PID namespace: its end is that of all processes in it.
+            None => end(sentry.pid),
+            // The guard does it; if it cannot, what it leaves comes to us.
+            Some(lifeline) => {
+                drop(lifeline);
+                let _ = waitpid(sentry.pid, None);
+                spawn::end_children();
+            }
+        }
+        if let Some(gofer) = gofer {
+            let _ = waitpid(gofer, None);
+        }
+    }
+}
+
+fn describe(part: &str, status: WaitStatus) -> String {
+    match status {
+        WaitStatus::Signaled(_, Signal::SIGSYS, _) => {
+            format!("the {part} made a host call outside its list and was ended (--debug-filter-log names the call)")
+        }
+        WaitStatus::Signaled(_, signal, _) => format!("the {part} was ended by {}", signal.as_str()),
+        WaitStatus::Exited(_, code) => format!("the {part} ended unexpectedly (code {code})"),
+        _ => format!("the {part} ended unexpectedly"),
+    }
+}
+
+/// The user as the guest sees it, and its supplementary groups.
+fn guest_user(chosen: Option<User>) -> (User, Vec<u32>) {
+    match chosen {
+        Some(user) => (user, Vec::new()),
+        None => {
+            let user = User {
+                uid: nix::unistd::getuid().as_raw(),
+                gid: nix::unistd::getgid().as_raw(),
+            };
+            let groups = nix::unistd::getgroups().unwrap_or_default();
+            (user, groups.into_iter().map(|group| group.as_raw()).collect())
+        }
+    }
+}
+
+/// Where system calls are printed, if they are.
+fn open_strace(exec: &Exec) -> Result<Option<File>, StartError> {
+    let Some(path) = &exec.strace_file else {
+        let error = exec
+            .strace
+            .as_ref()
+            .map(|_| stderr().as_fd().try_clone_to_owned())
+            .transpose()?;
+        return Ok(error.map(File::from));
+    };
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .map(Some)
+        .map_err(|error| StartError::StraceFile {
+            path: path.display().to_string(),
+            error,
+        })
+}
+
+fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
+    let (user, groups) = guest_user(exec.user);
+    let envp = environment(std::env::vars_os(), &exec.env);
+    let home = envp
+        .iter()
+        .find_map(|entry| entry.strip_prefix(b"HOME="))
+        .map(|home| Path::new(std::ffi::OsStr::from_bytes(home)));
+    let view = View::new(exec, nix::unistd::geteuid().is_root(), home.map(|home| (home, user)))?;
+    let calls = exec
+        .strace
+        .clone()
+        .or_else(|| exec.strace_file.as_ref().map(|_| Vec::new()));
+    let strace = calls.map(|calls| StraceConfig {
+        calls: calls.into_iter().filter(|call| !call.is_empty()).collect(),
+    });
+    let strace_file = open_strace(exec)?;
+    let prints_calls = strace_file.as_ref().is_some_and(IsTerminal::is_terminal);
+    let (relay, terminal) = Relay::new(prints_calls)?.unzip();
+    let (terminal, socket) = terminal.unzip();
+    let kernel = BootConfig {
+        argv: exec.command.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+        envp,
+        cwd: view.cwd.as_os_str().as_bytes().to_vec(),
+        uid: user.uid,
+        gid: user.gid,
+        groups,
+        hostname: exec.hostname.as_bytes().to_vec(),
+        mounts: view.mounts,
+        workers: exec.workers.map(usize::from),
+        stats: exec.stats,
+        strace,
+        terminal,
+    };
+    let plan = Plan {
+        kernel: Some(kernel),
+        platform: exec.platform,
+        trees: Some(Gofer { trees: view.trees }),
+        strace: strace_file,
+        terminal: socket,
+        debug_filter: exec.debug_filter_log,
+        null: &File::options().read(true).write(true).open("/dev/null")?,
+    };
+    let mut sandbox = plan.start(started)?;
+    sandbox.relay = relay;
+    // What the guest closes is to be closed for whoever is at the other end. Terminals are needed at the end.
+    for (number, terminal) in [(0, stdin().is_terminal()), (1, stdout().is_terminal())] {
+        if !terminal {
+            process::give_up_stdio(number, plan.null.as_fd())?;
+        }
+    }
+    Ok(sandbox)
+}
+
+/// Runs `sentry exec`; the exit code.
+pub fn exec(exec: &Exec) -> u8 {
+    let started = now();
+    let saved = Saved::take();
+    let mut sandbox = match start_exec(exec, started) {
+        Ok(sandbox) => sandbox,
+        Err(error) => {
+            complain(&error.to_string());
+            return FAILED;
+        }
+    };
+    let outcome = sandbox.supervise(exec.timeout);
+    let reported = now();
+    let timed_out = sandbox.timed_out;
+    if !matches!(outcome, Outcome::TimedOut) {
+        sandbox.finish();
+    }
+    sandbox.clean_up();
+    saved.restore();
+    let code = match outcome {
+        Outcome::TimedOut => {
+            complain("the command did not end in time and was killed");
+            TIMED_OUT
+        }
+        Outcome::Broken(what) => {
+            complain(&what);
+            FAILED
+        }
+        Outcome::Reported(Report::Ended { status, stats }) => {
+            for line in stats {
+                say(&format!("{line}\n"));
+            }
+            if timed_out { TIMED_OUT } else { code_of(status) }
+        }
+        Outcome::Reported(Report::Isolation { .. }) => {
+            complain("the sentry sent nonsense");
+            FAILED
+        }
+    };
+    if exec.stats {
+        let whole = now().saturating_sub(started);
+        let teardown = now().saturating_sub(reported);
+        say(&format!(
+            "start to exit: {:.2} ms, of it clean-up {:.2} ms\n",
+            millis(whole),
+            millis(teardown)
+        ));
+    }
+    code
+}
+
+/// A duration in milliseconds, for printing.
+pub fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let (code, what) = match status {
+        ExitStatus::Code(code) => return code,
+        ExitStatus::Signal(signal) => return 128u8.wrapping_add(signal.clamp(1, 64) as u8),
+        ExitStatus::NotFound(what) => (NOT_FOUND, what),
+        ExitStatus::NotExecutable(what) => (NOT_EXECUTABLE, what),
+        ExitStatus::Failed(what) => (FAILED, what),
+    };
+    complain(&what);
+    code
+}
+
+/// Starts a sentry that only reports its isolation (`sentry hardening`).
+pub fn probe(platform: PlatformChoice) -> Result<Report, String> {
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| error.to_string())?;
+    let plan = Plan {
+        kernel: None,
+        platform,
+        trees: None,
+        strace: None,
+        terminal: None,
+        debug_filter: false,
+        null: &null,
+    };
+    let mut sandbox = plan.start(now()).map_err(|error| error.to_string())?;
+    let outcome = sandbox.supervise(Some(Duration::from_secs(10)));
+    sandbox.clean_up();
+    match outcome {
+        Outcome::Reported(Report::Ended {
+            status: ExitStatus::Failed(what),
+            ..
+        }) => Err(what),
+        Outcome::Reported(report) => Ok(report),
+        Outcome::Broken(what) => Err(what),
+        Outcome::TimedOut => Err("the sentry does not answer".into()),
+    }
+}

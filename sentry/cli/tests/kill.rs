@@ -1,0 +1,219 @@
+//! SIGKILL to any part of a sandbox, at any moment: nothing of it is left, and the supervisor (if it still lives)
+//! says why.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Command, Stdio};
+
+use common::{Host, error_text, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+#[test]
+fn launcher() {
+    common::launch();
+}
+
+/// What a guest does meanwhile: forks, pipes and sleeps without end.
+const BUSY: &str = "exec 2>/dev/null; while :; do (sleep 0.01; true) | cat; done & while :; do /bin/true; done";
+
+/// Parents of all processes.
+fn parents() -> BTreeMap<i32, i32> {
+    let mut parents = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            parents.insert(pid, parent);
+        }
+    }
+    parents
+}
+
+/// A process and all its descendants.
+fn family(root: i32) -> BTreeSet<i32> {
+    let parents = parents();
+    let mut family = BTreeSet::from([root]);
+    loop {
+        let more: Vec<_> = parents
+            .iter()
+            .filter(|(pid, parent)| family.contains(*parent) && !family.contains(*pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        if more.is_empty() {
+            return family;
+        }
+        family.extend(more);
+    }
+}
+
+fn command_line(pid: i32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
+}
+
+/// Alive, and not just waiting to be reaped.
+fn alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Supervisor,
+    Gofer,
+    Sentry,
+    Zygote,
+    Stub,
+    Guard,
+}
+
+impl Part {
+    /// The part's process in a sandbox whose supervisor is `supervisor`, if there is one.
+    fn find(self, supervisor: i32) -> Option<i32> {
+        let parents = parents();
+        let children = |of: i32| {
+            parents
+                .iter()
+                .filter(move |(_, parent)| **parent == of)
+                .map(|(pid, _)| *pid)
+        };
+        let named = |of: i32, name: &str| children(of).find(|pid| command_line(*pid).ends_with(name));
+        let guard = children(supervisor).find(|pid| named(*pid, "sentry boot").is_some());
+        let sentry = named(supervisor, "sentry boot").or_else(|| named(guard?, "sentry boot"));
+        match self {
+            Part::Supervisor => Some(supervisor),
+            Part::Gofer => named(supervisor, "sentry gofer"),
+            Part::Guard => guard,
+            Part::Sentry => sentry,
+            // Made first, and so the lowest number but for a wrap-around.
+            Part::Zygote => children(sentry?).min(),
+            Part::Stub => children(sentry?)
+                .max()
+                .filter(|stub| children(sentry.unwrap_or(0)).min() != Some(*stub)),
+        }
+    }
+}
+
+fn start(host: Host) -> Option<Child> {
+    let mut command: Command = host.sentry_with(&["exec", "sh", "-c", BUSY])?;
+    Some(
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts"),
+    )
+}
+
+/// A number that differs from round to round and run to run.
+fn random(below: u64) -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() % below
+}
+
+fn round(host: Host, part: Part) {
+    let Some(child) = start(host) else { return };
+    let supervisor = child.id() as i32;
+    // A random moment: now and then before the part is there, mostly while the guest works.
+    std::thread::sleep(std::time::Duration::from_micros(random(60_000)));
+    let mut target = None;
+    assert!(
+        eventually(|| {
+            target = part.find(supervisor);
+            target.is_some() || !alive(supervisor)
+        }),
+        "{host:?}: no {part:?}"
+    );
+    let mut everybody = family(supervisor);
+    if let Some(target) = target {
+        let _ = kill(Pid::from_raw(target), Signal::SIGKILL);
+    }
+    if part == Part::Stub {
+        // Only that guest process is gone, as if the guest had killed it; the rest goes on or ends.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        everybody.extend(family(supervisor));
+        let _ = kill(Pid::from_raw(supervisor), Signal::SIGTERM);
+    }
+    let output = child.wait_with_output().expect("wait");
+    if part != Part::Supervisor && part != Part::Stub {
+        assert_eq!(
+            output.status.code(),
+            Some(125),
+            "{host:?} {part:?}: {}",
+            error_text(&output)
+        );
+        let lines = error_text(&output);
+        assert!(
+            lines.lines().filter(|line| line.starts_with("sentry: ")).count() == 1,
+            "{host:?} {part:?}: {lines}"
+        );
+    }
+    let mut left = Vec::new();
+    let gone = eventually(|| {
+        left = everybody
+            .iter()
+            .filter(|pid| alive(**pid))
+            .map(|pid| (*pid, command_line(*pid)))
+            .collect();
+        left.is_empty()
+    });
+    assert!(gone, "{host:?} {part:?}: left over: {left:?}");
+}
+
+/// Five parts, four rounds each, or as many as `SENTRY_KILL_ROUNDS` says (for long runs by hand).
+fn rounds(host: Host) {
+    let rounds = std::env::var("SENTRY_KILL_ROUNDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(4);
+    for _ in 0..rounds {
+        for part in [Part::Supervisor, Part::Gofer, Part::Sentry, Part::Zygote, Part::Stub] {
+            round(host, part);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_as_root_or_whoever_runs_the_tests() {
+    rounds(Host::Plain);
+}
+
+#[test]
+fn nothing_is_left_of_an_ordinary_users_sandbox() {
+    rounds(Host::Ordinary);
+}
+
+#[test]
+fn nothing_is_left_where_namespaces_are_refused() {
+    rounds(Host::Restricted);
+    for _ in 0..4 {
+        round(Host::Restricted, Part::Guard);
+    }
+}
+
+#[test]
+fn no_descriptor_of_the_caller_and_no_mount_is_left() {
+    let mounts = || {
+        std::fs::read_to_string("/proc/self/mountinfo")
+            .expect("/proc")
+            .lines()
+            .count()
+    };
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+    let before = (mounts(), descriptors());
+    for _ in 0..3 {
+        let output = Host::Plain.run(&["exec", "true"]).expect("plain");
+        assert_eq!(output.status.code(), Some(0), "{}", error_text(&output));
+    }
+    // Other tests of this program open and close descriptors meanwhile.
+    assert!(eventually(|| mounts() == before.0 && descriptors() <= before.1 + 8));
+}

@@ -1,0 +1,20 @@
+//! What a part of the sentry says when the whole cannot go on, from wherever it notices.
+
+use std::sync::OnceLock;
+
+/// Tells the supervisor and ends the process.
+type Hook = Box<dyn Fn(&str) + Send + Sync>;
+
+static HOOK: OnceLock<Hook> = OnceLock::new();
+
+/// Sets what [`end`] does. Only the first call counts.
+pub fn set_hook(hook: Hook) {
+    let _ = HOOK.set(hook);
+}
+
+/// Ends the sandbox, saying why. Returns where nobody has set a hook (in tests of single parts).
+pub fn end(why: &str) {
+    if let Some(hook) = HOOK.get() {
+        hook(why);
+    }
+}

@@ -1,0 +1,161 @@
+//! Starting a sandbox: file systems, the first process, the workers.
+
+mod control;
+mod init;
+mod mounts;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sentry_abi::Errno;
+use sentry_gofer::client::Client;
+use sentry_host::memory_file;
+use sentry_platform::Platform;
+use sentry_vfs::cred::Credentials;
+
+use crate::config::{BootConfig, ExitStatus};
+use crate::kernel::KernelOptions;
+use crate::strace::Tracer;
+use crate::task::wait::WaitStatus;
+use crate::{Kernel, stdio, tty};
+
+/// Everything the boot needs that is not plain data.
+pub struct BootHandles {
+    /// Standard input, output and error.
+    pub stdio: [OwnedFd; 3],
+    /// The supervisor's side of the caller's terminal, if [`BootConfig::terminal`] tells of one: bytes in both directions.
+    pub terminal: Option<OwnedFd>,
+    /// Messages of the supervisor ([`crate::config::ControlMessage`]).
+    pub control: Option<OwnedFd>,
+    /// The gofer that serves files.
+    pub gofer: Option<OwnedFd>,
+    /// Where strace output goes (standard error if none).
+    pub strace: Option<OwnedFd>,
+}
+
+/// Builds the sandbox, runs the program in it, and says how it ended, with lines of statistics if
+/// [`BootConfig::stats`] asks for them.
+pub fn boot(config: &BootConfig, platform: Arc<dyn Platform>, handles: BootHandles) -> (ExitStatus, Vec<String>) {
+    let mut stats = Vec::new();
+    match run(config, platform, handles, &mut stats) {
+        Ok(status) | Err(status) => (status, stats),
+    }
+}
+
+/// How many of the most frequent calls are told.
+const MOST_FREQUENT: usize = 20;
+
+/// What the kernel has counted.
+fn count(kernel: &Kernel) -> Vec<String> {
+    let counts = kernel.counts.iter().map(|count| count.load(Ordering::Relaxed));
+    let mut calls: Vec<(u64, &str)> = (0..)
+        .zip(counts)
+        .filter(|(_, count)| *count > 0)
+        .map(|(nr, count)| (count, crate::syscalls::lookup(nr).map_or("?", |row| row.1)))
+        .collect();
+    calls.sort_unstable_by(|a, b| b.cmp(a));
+    let total: u64 = calls.iter().map(|(count, _)| count).sum();
+    let forks = kernel.forks.load(Ordering::Relaxed);
+    let mut lines = vec![format!(
+        "system calls: {total} entered the kernel; {forks} processes forked"
+    )];
+    lines.extend(
+        calls
+            .iter()
+            .take(MOST_FREQUENT)
+            .map(|(count, name)| format!("{count:>10} {name}")),
+    );
+    lines.extend(
+        kernel
+            .gaps
+            .list()
+            .iter()
+            .map(|(name, count)| format!("{count:>10} not implemented: {name}")),
+    );
+    lines
+}
+
+fn failed(what: impl std::fmt::Display) -> ExitStatus {
+    ExitStatus::Failed(what.to_string())
+}
+
+/// Memory files are opened for reading only by the gofer: here there are no paths.
+fn open_memory_files_by(gofer: Option<Arc<Client>>) {
+    memory_file::set_read_only_opener(Box::new(move |file| match &gofer {
+        Some(gofer) => gofer.reopen(file),
+        None => Err(Errno::EOPNOTSUPP),
+    }));
+}
+
+fn run(
+    config: &BootConfig,
+    platform: Arc<dyn Platform>,
+    handles: BootHandles,
+    stats: &mut Vec<String>,
+) -> Result<ExitStatus, ExitStatus> {
+    // While files are looked at, the host makes the process.
+    platform.prepare_process();
+    let gofer = handles.gofer.map(Client::new);
+    open_memory_files_by(gofer.clone());
+    let mut builder = mounts::Builder::new(gofer);
+    let (vfs, root) = builder.root(&config.mounts).map_err(failed)?;
+    platform.prepare_process();
+    let options = KernelOptions {
+        workers: config.workers.unwrap_or(1),
+        hostname: config.hostname.clone(),
+        log_gaps: false,
+        stats: config.stats,
+        strace: config.strace.is_some(),
+    };
+    let kernel = Kernel::new(platform, vfs, options).map_err(|errno| failed(format!("cannot start: {errno}")))?;
+    if let Some(config) = &config.strace {
+        let own = || {
+            handles.stdio[2]
+                .try_clone()
+                .map_err(|error| failed(format!("strace output: {error}")))
+        };
+        let output = handles.strace.map_or_else(own, Ok)?;
+        // Set once, before anything runs.
+        let _ = kernel.tracer.set(Tracer::new(config, output));
+    }
+    builder.rest(&kernel, &root, &config.mounts).map_err(failed)?;
+    let console = match (&config.terminal, handles.terminal) {
+        (Some(terminal), Some(socket)) => {
+            let owner = Credentials::new(config.uid, config.gid, &config.groups);
+            let console = tty::console::connect(&kernel, terminal, &owner, socket);
+            Some((
+                console.map_err(|errno| failed(format!("terminal: {errno}")))?,
+                terminal.stdio,
+            ))
+        }
+        _ => None,
+    };
+    let terminal = console.as_ref().map(|(console, which)| (console, *which));
+    let stdio = stdio::take_over(&kernel, &root, handles.stdio, terminal)
+        .map_err(|errno| failed(format!("standard descriptors: {errno}")))?;
+
+    let outcome = init::start(&kernel, config, root, stdio);
+    let _watch = match handles.control {
+        Some(socket) => control::listen(&kernel, socket).map_err(|errno| failed(format!("control socket: {errno}")))?,
+        None => None,
+    };
+    kernel
+        .executor()
+        .run()
+        .map_err(|error| failed(format!("cannot start worker threads: {error}")))?;
+    if let Some((console, _)) = &console {
+        console.drain();
+    }
+    if config.stats {
+        *stats = count(&kernel);
+    }
+    if let Some(status) = outcome.lock().take() {
+        return Err(status);
+    }
+    Ok(match *kernel.init_exit.lock() {
+        Some(WaitStatus::Exited(code)) => ExitStatus::Code(code),
+        Some(WaitStatus::Signaled(signal, _)) => ExitStatus::Signal(signal.number()),
+        None => failed("the workers ended before the program"),
+    })
+}

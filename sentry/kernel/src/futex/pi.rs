@@ -1,0 +1,191 @@
+//! Futexes with priority inheritance, without the inheritance: guests have no priorities here.
+//!
+//! The word holds the owner's thread id. It is changed by compare-and-exchange only, so that guests can take and
+//! leave the lock by themselves as long as nobody waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use parking_lot::Mutex;
+use sentry_abi::Errno;
+use sentry_platform::Order;
+
+use super::{Key, read_word};
+use crate::executor::Deadline;
+use crate::task::{Thread, Wake, block_on};
+
+const WAITERS: u32 = 0x8000_0000;
+const OWNER_DIED: u32 = 0x4000_0000;
+const TID_MASK: u32 = 0x3fff_ffff;
+
+const QUEUED: u8 = 0;
+/// It has been made the owner.
+const OWNER: u8 = 1;
+/// It is to look again.
+const RETRY: u8 = 2;
+
+struct Waiter {
+    thread: Arc<Thread>,
+    state: AtomicU8,
+}
+
+/// Locks with waiters.
+#[derive(Default)]
+pub(crate) struct PiTable {
+    queues: Mutex<HashMap<Key, VecDeque<Arc<Waiter>>>>,
+}
+
+impl PiTable {
+    /// Makes all waiters of a lock look again: its owner has died.
+    pub(super) fn wake_all(&self, key: Key) {
+        for waiter in self.queues.lock().remove(&key).into_iter().flatten() {
+            waiter.state.store(RETRY, Ordering::SeqCst);
+            waiter.thread.notify_task();
+        }
+    }
+
+    fn push(&self, key: Key, thread: &Arc<Thread>) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter {
+            thread: thread.clone(),
+            state: AtomicU8::new(QUEUED),
+        });
+        self.queues.lock().entry(key).or_default().push_back(waiter.clone());
+        waiter
+    }
+
+    fn remove(&self, key: Key, waiter: &Arc<Waiter>) {
+        let mut queues = self.queues.lock();
+        if let Some(queue) = queues.get_mut(&key) {
+            queue.retain(|other| !Arc::ptr_eq(other, waiter));
+            if queue.is_empty() {
+                queues.remove(&key);
+            }
+        }
+    }
+
+    /// The first waiter, taken out, and whether there are more.
+    fn pop(&self, key: Key) -> Option<(Arc<Waiter>, bool)> {
+        let mut queues = self.queues.lock();
+        let queue = queues.get_mut(&key)?;
+        let waiter = queue.pop_front();
+        let more = !queue.is_empty();
+        if !more {
+            queues.remove(&key);
+        }
+        waiter.map(|waiter| (waiter, more))
+    }
+}
+
+struct Queued<'a> {
+    table: &'a PiTable,
+    key: Key,
+    waiter: Arc<Waiter>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.table.remove(self.key, &self.waiter);
+    }
+}
+
+async fn exchange(thread: &Arc<Thread>, addr: u64, old: u32, new: u32) -> Result<u32, Errno> {
+    let guest = thread.guest();
+    let results = guest.run(&[Order::CompareExchange { addr, old, new }], &[]).await?;
+    match results.first() {
+        Some(&value) if value >= 0 => Ok(value as u32),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+/// `FUTEX_LOCK_PI`, and with `only_try` `FUTEX_TRYLOCK_PI`.
+pub(crate) async fn lock(
+    thread: &Arc<Thread>,
+    addr: u64,
+    shared: bool,
+    deadline: Option<Deadline>,
+    only_try: bool,
+) -> Result<(), Errno> {
+    let key = Key::of(thread, addr, shared)?;
+    let table = &thread.kernel().futexes.pi;
+    let tid = thread.tid() as u32;
+    loop {
+        let value = read_word(thread, addr)?;
+        if value & TID_MASK == 0 {
+            let waiters = if table.queues.lock().contains_key(&key) {
+                WAITERS
+            } else {
+                0
+            };
+            if exchange(thread, addr, value, tid | (value & OWNER_DIED) | waiters).await? == value {
+                return Ok(());
+            }
+            continue;
+        }
+        if value & TID_MASK == tid {
+            return Err(Errno::EDEADLK);
+        }
+        if only_try {
+            return Err(Errno::EAGAIN);
+        }
+        if value & WAITERS == 0 && exchange(thread, addr, value, value | WAITERS).await? != value {
+            continue;
+        }
+        if thread.kernel().thread((value & TID_MASK) as i32).is_none() {
+            return Err(Errno::ESRCH);
+        }
+        let waiter = table.push(key, thread);
+        let queued = Queued {
+            table,
+            key,
+            waiter: waiter.clone(),
+        };
+        // The owner may have left before it could see the waiter.
+        let again = read_word(thread, addr)?;
+        if again & TID_MASK != value & TID_MASK && waiter.state.load(Ordering::SeqCst) == QUEUED {
+            continue;
+        }
+        let state = || match waiter.state.load(Ordering::SeqCst) {
+            QUEUED => None,
+            state => Some(state),
+        };
+        let waited = block_on(thread, deadline, &[], state).await;
+        drop(queued);
+        match (waited, waiter.state.load(Ordering::SeqCst)) {
+            (_, OWNER) => return Ok(()),
+            (Ok(_), _) => {}
+            (Err(Wake::Signal), _) => return Err(Errno::ERESTARTNOINTR),
+            (Err(Wake::Timeout), _) => return Err(Errno::ETIMEDOUT),
+        }
+    }
+}
+
+/// `FUTEX_UNLOCK_PI`.
+pub(crate) async fn unlock(thread: &Arc<Thread>, addr: u64, shared: bool) -> Result<(), Errno> {
+    let key = Key::of(thread, addr, shared)?;
+    let table = &thread.kernel().futexes.pi;
+    let mut value = read_word(thread, addr)?;
+    if value & TID_MASK != thread.tid() as u32 {
+        return Err(Errno::EPERM);
+    }
+    let next = table.pop(key);
+    let new = match &next {
+        Some((waiter, more)) => waiter.thread.tid() as u32 | if *more { WAITERS } else { 0 },
+        None => 0,
+    };
+    loop {
+        let found = exchange(thread, addr, value, new).await?;
+        if found == value {
+            break;
+        }
+        if found & TID_MASK != value & TID_MASK {
+            return Err(Errno::EINVAL);
+        }
+        value = found;
+    }
+    if let Some((waiter, _)) = next {
+        waiter.state.store(OWNER, Ordering::SeqCst);
+        waiter.thread.notify_task();
+    }
+    Ok(())
+}

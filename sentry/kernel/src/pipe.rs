@@ -1,0 +1,583 @@
+//! Pipes and FIFOs (pipe(7)).
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
+use sentry_abi::Errno;
+use sentry_vfs::device::FifoOpener;
+use sentry_vfs::file::{File, FileOps};
+use sentry_vfs::inode::Attributes;
+use sentry_vfs::path::{InodeKey, VfsPath};
+use sentry_vfs::wait::{PollEvents, WaitQueue};
+
+use crate::anon;
+
+/// Writes of at most this many bytes are atomic; also the size of a packet in packet mode.
+pub const PIPE_BUF: usize = 4096;
+/// The capacity of a new pipe, in bytes.
+pub const DEFAULT_CAPACITY: usize = 64 << 10;
+/// The largest capacity an unprivileged process may ask for (`/proc/sys/fs/pipe-max-size`).
+pub const MAX_CAPACITY: usize = 1 << 20;
+
+/// What all pipes of the sandbox may hold together before new ones are small and none may grow
+/// (`/proc/sys/fs/pipe-user-pages-soft`), in bytes.
+const SOFT_TOTAL: usize = 64 << 20;
+/// The capacity of a new pipe beyond that.
+const SMALL_CAPACITY: usize = 2 * PIPE_BUF;
+
+/// The capacity of all pipes.
+static TOTAL: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a pipe's capacity as long as it lives.
+struct Charge(usize);
+
+/// The capacity of a new pipe when all others have `total`.
+fn new_capacity(total: usize) -> usize {
+    if total.saturating_add(DEFAULT_CAPACITY) <= SOFT_TOTAL {
+        DEFAULT_CAPACITY
+    } else {
+        SMALL_CAPACITY
+    }
+}
+
+impl Charge {
+    fn new() -> Charge {
+        let mut charge = Charge(0);
+        charge.set(new_capacity(TOTAL.load(Ordering::Relaxed)));
+        charge
+    }
+
+    fn set(&mut self, capacity: usize) {
+        TOTAL.fetch_add(capacity, Ordering::Relaxed);
+        TOTAL.fetch_sub(self.0, Ordering::Relaxed);
+        self.0 = capacity;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        TOTAL.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+const READABLE: PollEvents = PollEvents::IN.union(PollEvents::RDNORM);
+const WRITABLE: PollEvents = PollEvents::OUT.union(PollEvents::WRNORM);
+
+/// A ring of bytes that grows by doubling up to the pipe's capacity.
+#[derive(Default)]
+struct Ring {
+    bytes: Vec<u8>,
+    head: usize,
+    len: usize,
+}
+
+impl Ring {
+    /// Appends `data`; the caller has checked the capacity.
+    fn push(&mut self, data: &[u8], capacity: usize) {
+        let wanted = self.len + data.len();
+        if wanted > self.bytes.len() {
+            self.resize(wanted.next_power_of_two().max(PIPE_BUF).min(capacity.max(wanted)));
+        }
+        let size = self.bytes.len();
+        let tail = (self.head + self.len) % size.max(1);
+        let first = data.len().min(size - tail);
+        self.bytes[tail..tail + first].copy_from_slice(&data[..first]);
+        self.bytes[..data.len() - first].copy_from_slice(&data[first..]);
+        self.len += data.len();
+    }
+
+    /// Copies from the front; the number of bytes.
+    fn peek(&self, out: &mut [u8]) -> usize {
+        let n = out.len().min(self.len);
+        if n == 0 {
+            return 0;
+        }
+        let first = n.min(self.bytes.len() - self.head);
+        out[..first].copy_from_slice(&self.bytes[self.head..self.head + first]);
+        out[first..n].copy_from_slice(&self.bytes[..n - first]);
+        n
+    }
+
+    /// Drops `n` bytes from the front.
+    fn discard(&mut self, n: usize) {
+        let n = n.min(self.len);
+        self.len -= n;
+        self.head = if self.len == 0 {
+            0
+        } else {
+            (self.head + n) % self.bytes.len()
+        };
+    }
+
+    fn resize(&mut self, size: usize) {
+        let mut bytes = vec![0; size.max(self.len)];
+        let n = self.peek(&mut bytes);
+        self.bytes = bytes;
+        self.head = 0;
+        self.len = n;
+    }
+}
+
+/// A run of bytes in a pipe that has seen packet mode.
+struct Segment {
+    len: usize,
+    packet: bool,
+}
+
+struct State {
+    ring: Ring,
+    /// Empty while everything in the ring is plain stream data; else it describes the whole ring.
+    segments: VecDeque<Segment>,
+    capacity: usize,
+    charge: Charge,
+    readers: usize,
+    writers: usize,
+    /// How often an end was opened: an open(2) of a FIFO waits for the other one to move.
+    reader_opens: u64,
+    writer_opens: u64,
+}
+
+impl State {
+    fn free(&self) -> usize {
+        let free = self.capacity.saturating_sub(self.ring.len);
+        // Each packet takes a page of its own.
+        if !self.segments.is_empty() && self.segments.len() >= (self.capacity / PIPE_BUF).max(1) {
+            0
+        } else {
+            free
+        }
+    }
+
+    fn push(&mut self, data: &[u8], packet: bool) {
+        if packet || !self.segments.is_empty() {
+            if self.segments.is_empty() && self.ring.len > 0 {
+                self.segments.push_back(Segment {
+                    len: self.ring.len,
+                    packet: false,
+                });
+            }
+            match self.segments.back_mut() {
+                Some(last) if !packet && !last.packet => last.len += data.len(),
+                _ => self.segments.push_back(Segment {
+                    len: data.len(),
+                    packet,
+                }),
+            }
+        }
+        self.ring.push(data, self.capacity);
+    }
+
+    /// Copies out what one read would get: the bytes for the reader and how many leave the pipe.
+    fn peek(&self, out: &mut [u8]) -> (usize, usize) {
+        if self.segments.is_empty() {
+            let n = self.ring.peek(out);
+            return (n, n);
+        }
+        let (mut wanted, mut consumed) = (0, 0);
+        for segment in &self.segments {
+            let room = out.len() - wanted;
+            if room == 0 {
+                break;
+            }
+            if segment.packet {
+                // A packet ends the read, and what did not fit is lost.
+                let n = segment.len.min(room);
+                wanted += n;
+                consumed += segment.len;
+                break;
+            }
+            let n = segment.len.min(room);
+            wanted += n;
+            consumed += n;
+        }
+        let wanted = self.ring.peek(&mut out[..wanted]);
+        (wanted, consumed)
+    }
+
+    fn consume(&mut self, mut n: usize) {
+        self.ring.discard(n);
+        while n > 0 {
+            let Some(first) = self.segments.front_mut() else { break };
+            if first.len > n {
+                first.len -= n;
+                break;
+            }
+            n -= first.len;
+            self.segments.pop_front();
+        }
+    }
+}
+
+/// The buffer that the two ends of a pipe, or all openers of a FIFO, share.
+pub struct Pipe {
+    state: Mutex<State>,
+    queue: WaitQueue,
+}
+
+impl Default for Pipe {
+    fn default() -> Pipe {
+        let charge = Charge::new();
+        Pipe {
+            state: Mutex::new(State {
+                ring: Ring::default(),
+                segments: VecDeque::new(),
+                capacity: charge.0,
+                charge,
+                readers: 0,
+                writers: 0,
+                reader_opens: 0,
+                writer_opens: 0,
+            }),
+            queue: WaitQueue::new(),
+        }
+    }
+}
+
+impl Pipe {
+    /// An empty pipe without ends.
+    pub fn new() -> Arc<Pipe> {
+        Arc::new(Pipe::default())
+    }
+
+    /// Opens one end, or both.
+    pub fn open(self: &Arc<Pipe>, read: bool, write: bool, attributes: Option<Attributes>) -> PipeEnd {
+        let mut state = self.state.lock();
+        state.readers += usize::from(read);
+        state.writers += usize::from(write);
+        state.reader_opens += u64::from(read);
+        state.writer_opens += u64::from(write);
+        // A reader that was there first is not hung up on before a writer has come.
+        let quiet_until = if attributes.is_none() && read && !write && state.writers == 0 {
+            Some(state.writer_opens)
+        } else {
+            None
+        };
+        let seen = (state.reader_opens, state.writer_opens);
+        drop(state);
+        self.queue.wake_all();
+        PipeEnd {
+            pipe: self.clone(),
+            read,
+            write,
+            attributes,
+            quiet_until,
+            seen,
+        }
+    }
+
+    /// How many readers and writers there are, and how often each side was opened.
+    pub fn openers(&self) -> PipeOpeners {
+        let state = self.state.lock();
+        PipeOpeners {
+            readers: state.readers,
+            writers: state.writers,
+            reader_opens: state.reader_opens,
+            writer_opens: state.writer_opens,
+        }
+    }
+
+    /// Where changes of the pipe are announced.
+    pub fn queue(&self) -> &WaitQueue {
+        &self.queue
+    }
+
+    /// The number of bytes in it (`FIONREAD`).
+    pub fn available(&self) -> usize {
+        self.state.lock().ring.len
+    }
+
+    /// `F_GETPIPE_SZ`.
+    pub fn capacity(&self) -> usize {
+        self.state.lock().capacity
+    }
+
+    /// `F_SETPIPE_SZ`: the new capacity, which is rounded up. `EBUSY` if more is in the pipe, `EPERM` beyond
+    /// the limit of an unprivileged caller.
+    pub fn set_capacity(&self, wanted: usize, privileged: bool) -> Result<usize, Errno> {
+        if wanted > 1 << 31 {
+            return Err(Errno::EINVAL);
+        }
+        let capacity = wanted.max(PIPE_BUF).next_power_of_two();
+        let mut state = self.state.lock();
+        if capacity > state.capacity && capacity > MAX_CAPACITY && !privileged {
+            return Err(Errno::EPERM);
+        }
+        // Bounded for privileged callers too: the memory is the sentry's.
+        if capacity > MAX_CAPACITY * 16 {
+            return Err(Errno::ENOMEM);
+        }
+        if capacity > state.capacity && TOTAL.load(Ordering::Relaxed) + capacity - state.capacity > SOFT_TOTAL {
+            return Err(Errno::EPERM);
+        }
+        if state.ring.len > capacity || state.segments.len() > capacity / PIPE_BUF {
+            return Err(Errno::EBUSY);
+        }
+        if state.ring.bytes.len() > capacity {
+            state.ring.resize(capacity);
+        }
+        state.capacity = capacity;
+        state.charge.set(capacity);
+        drop(state);
+        self.queue.wake(WRITABLE);
+        Ok(capacity)
+    }
+
+    /// Reads; `EAGAIN` when empty with writers, 0 when empty without.
+    pub fn read(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let mut state = self.state.lock();
+        if state.ring.len == 0 && state.segments.is_empty() {
+            return if state.writers == 0 { Ok(0) } else { Err(Errno::EAGAIN) };
+        }
+        let before = state.free();
+        let (n, consumed) = state.peek(buf);
+        state.consume(consumed);
+        self.after_read(state, before);
+        Ok(n)
+    }
+
+    fn after_read(&self, state: MutexGuard<'_, State>, free_before: usize) {
+        let wake = free_before < PIPE_BUF && state.free() >= PIPE_BUF;
+        drop(state);
+        if wake {
+            self.queue.wake(WRITABLE);
+        }
+    }
+
+    /// Copies what a read would get without taking it (tee(2), splice(2)).
+    pub fn peek(&self, buf: &mut [u8]) -> Result<usize, Errno> {
+        let state = self.state.lock();
+        if state.ring.len == 0 {
+            return if state.writers == 0 { Ok(0) } else { Err(Errno::EAGAIN) };
+        }
+        Ok(state.peek(buf).0)
+    }
+
+    /// Drops `n` bytes from the front, after [`Self::peek`].
+    pub fn discard(&self, n: usize) {
+        let mut state = self.state.lock();
+        let before = state.free();
+        state.consume(n);
+        self.after_read(state, before);
+    }
+
+    /// Writes; `EPIPE` without readers, `EAGAIN` when it does not fit (at most [`PIPE_BUF`] bytes: as a whole).
+    pub fn write(&self, data: &[u8], packets: bool) -> Result<usize, Errno> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let mut state = self.state.lock();
+        if state.readers == 0 {
+            return Err(Errno::EPIPE);
+        }
+        let mut written = 0;
+        if packets {
+            for chunk in data.chunks(PIPE_BUF) {
+                if state.free() < chunk.len() {
+                    break;
+                }
+                state.push(chunk, true);
+                written += chunk.len();
+            }
+        } else {
+            let free = state.free();
+            if data.len() <= free || data.len() > PIPE_BUF {
+                written = data.len().min(free);
+                if written > 0 {
+                    state.push(&data[..written], false);
+                }
+            }
+        }
+        drop(state);
+        if written == 0 {
+            return Err(Errno::EAGAIN);
+        }
+        self.queue.wake(READABLE);
+        Ok(written)
+    }
+
+    /// How many bytes fit.
+    pub fn room(&self) -> usize {
+        self.state.lock().free()
+    }
+
+    /// Appends what fits, a part if need be; with `all` everything, beyond the capacity (for what cannot be given
+    /// back). `EPIPE` without readers, `EAGAIN` if nothing fits.
+    pub fn fill(&self, data: &[u8], all: bool) -> Result<usize, Errno> {
+        let mut state = self.state.lock();
+        if state.readers == 0 {
+            return Err(Errno::EPIPE);
+        }
+        let count = if all { data.len() } else { data.len().min(state.free()) };
+        if count == 0 {
+            return Err(Errno::EAGAIN);
+        }
+        state.push(&data[..count], false);
+        drop(state);
+        self.queue.wake(READABLE);
+        Ok(count)
+    }
+}
+
+/// What [`Pipe::openers`] says.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct PipeOpeners {
+    pub readers: usize,
+    pub writers: usize,
+    pub reader_opens: u64,
+    pub writer_opens: u64,
+}
+
+/// One open end of a pipe, or an open FIFO.
+pub struct PipeEnd {
+    pipe: Arc<Pipe>,
+    read: bool,
+    write: bool,
+    /// Of an anonymous pipe.
+    attributes: Option<Attributes>,
+    /// No `HUP` while the number of writer opens is still this.
+    quiet_until: Option<u64>,
+    /// How often either end had been opened when this one was.
+    seen: (u64, u64),
+}
+
+impl PipeEnd {
+    /// The pipe behind.
+    pub fn pipe(&self) -> &Arc<Pipe> {
+        &self.pipe
+    }
+
+    /// True if the other end is open, or has been since this one was opened.
+    pub fn peer_seen(&self) -> bool {
+        let openers = self.pipe.openers();
+        match (self.read, self.write) {
+            (true, false) => openers.writers > 0 || openers.writer_opens != self.seen.1,
+            (false, true) => openers.readers > 0 || openers.reader_opens != self.seen.0,
+            _ => true,
+        }
+    }
+}
+
+impl Drop for PipeEnd {
+    fn drop(&mut self) {
+        let mut state = self.pipe.state.lock();
+        state.readers -= usize::from(self.read);
+        state.writers -= usize::from(self.write);
+        let mut events = PollEvents::empty();
+        if self.read && state.readers == 0 {
+            events |= WRITABLE | PollEvents::ERR;
+        }
+        if self.write && state.writers == 0 {
+            events |= READABLE | PollEvents::HUP;
+        }
+        if state.readers == 0 && state.writers == 0 {
+            // A FIFO without openers keeps nothing.
+            state.ring = Ring::default();
+            state.segments.clear();
+        }
+        drop(state);
+        if !events.is_empty() {
+            self.pipe.queue.wake(events);
+        }
+    }
+}
+
+impl FileOps for PipeEnd {
+    fn read(&self, _file: &File, buf: &mut [u8], _offset: u64) -> Result<usize, Errno> {
+        self.pipe.read(buf)
+    }
+
+    fn write(&self, file: &File, buf: &[u8], _offset: u64) -> Result<(usize, u64), Errno> {
+        self.pipe
+            .write(buf, file.flags() & libc::O_DIRECT as u32 != 0)
+            .map(|n| (n, 0))
+    }
+
+    fn poll(&self, _file: &File) -> PollEvents {
+        let state = self.pipe.state.lock();
+        let mut events = PollEvents::empty();
+        if self.read {
+            if state.ring.len > 0 || !state.segments.is_empty() {
+                events |= READABLE;
+            }
+            if state.writers == 0 && self.quiet_until != Some(state.writer_opens) {
+                events |= PollEvents::HUP;
+            }
+        }
+        if self.write {
+            if state.free() >= PIPE_BUF {
+                events |= WRITABLE;
+            }
+            if state.readers == 0 {
+                events |= PollEvents::ERR;
+            }
+        }
+        events
+    }
+
+    fn wait_queue(&self) -> Option<&WaitQueue> {
+        Some(&self.pipe.queue)
+    }
+
+    fn anonymous_attributes(&self) -> Option<Attributes> {
+        self.attributes
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The pipes behind FIFOs that are open.
+#[derive(Default)]
+pub struct Fifos {
+    pipes: Mutex<HashMap<InodeKey, Weak<Pipe>>>,
+}
+
+impl FifoOpener for Fifos {
+    fn open_fifo(&self, path: &VfsPath, flags: i32) -> Result<Box<dyn FileOps>, Errno> {
+        let key = path.inode_key().ok_or(Errno::ENXIO)?;
+        let (read, write) = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => (true, false),
+            libc::O_WRONLY => (false, true),
+            _ => (true, true),
+        };
+        let mut pipes = self.pipes.lock();
+        let pipe = match pipes.get(&key).and_then(Weak::upgrade) {
+            Some(pipe) => pipe,
+            None => {
+                pipes.retain(|_, pipe| pipe.strong_count() > 0);
+                let pipe = Pipe::new();
+                pipes.insert(key, Arc::downgrade(&pipe));
+                pipe
+            }
+        };
+        if write && !read && flags & libc::O_NONBLOCK != 0 && pipe.openers().readers == 0 {
+            return Err(Errno::ENXIO);
+        }
+        Ok(Box::new(pipe.open(read, write, None)))
+    }
+}
+
+/// The two ends of a new pipe: read, write. `flags` may hold `O_NONBLOCK` and `O_DIRECT`.
+pub fn pipe(flags: u32, uid: u32, gid: u32) -> (Arc<File>, Arc<File>) {
+    let pipe = Pipe::new();
+    let attributes = anon::attributes(libc::S_IFIFO | 0o600, uid, gid, anon::PIPE_DEV);
+    let name = format!("pipe:[{}]", attributes.ino);
+    let reader = pipe.open(true, false, Some(attributes));
+    let writer = pipe.open(false, true, Some(attributes));
+    let status = flags & (libc::O_NONBLOCK | libc::O_DIRECT) as u32;
+    (
+        anon::file(&name, status | libc::O_RDONLY as u32, Box::new(reader)),
+        anon::file(&name, status | libc::O_WRONLY as u32, Box::new(writer)),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,734 @@
+//! Host files: the file system over a gofer's export.
+//!
+//! An inode is a name that the gofer has shown, and the file that it was. Data never travels in messages: an open
+//! file is a descriptor that the gofer opened. What is cached depends on the mount:
+//!
+//! - [`Caching::Forever`], for trees that nobody else changes while the sandbox runs: the third look-up in a
+//!   directory brings the whole directory, and from then on what is there and what is not is answered from memory,
+//!   attributes too. Descriptors opened for reading stay for the next open (the [`MAX_DESCRIPTORS`] used last).
+//! - [`Caching::Revalidate`], for trees that the host and the guest share (`--rw`): what was seen within
+//!   [`VALIDITY`] counts, except for files with several names, whose other names may have changed them. After that
+//!   the gofer is asked. That a name is absent is never remembered. An open always asks; while a file is open, its
+//!   attributes come from its descriptor. There is no watch, so a change by the host can show this much later.
+//!
+//! A directory with more than [`MAX_NAMES`] names, or one that may be passed but not listed, is looked up name by
+//! name.
+//!
+//! Lock order: `directory` of a parent, `node` (a child's before its parent's), `place`, `state`, `reading`, and in
+//! [`GoferFs`] `devices`, `descriptors`. The last two are not held together. A request to the
+//! gofer may be made under `directory` and `node` only.
+
+mod directory;
+mod file;
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sentry_abi::Errno;
+use sentry_gofer::client::Client;
+use sentry_gofer::protocol::{self, NewAttributes, NodeId, Owner, Step, Stop};
+use sentry_gofer::{Access, Time};
+use sentry_host::files;
+use sentry_host::waiting::LongMutex;
+
+use crate::dir::OpenDirectory;
+use crate::file::{DirEntry, FileOps};
+use crate::inode::{Attributes, Created, FsStatistics, Inode, NewInode, Permissions, SetAttributes, Timestamp};
+use directory::Directory;
+use file::GoferFile;
+
+/// How long an answer counts in a tree that others change too.
+pub const VALIDITY: Duration = Duration::from_secs(1);
+/// The most descriptors that are kept for the next open.
+pub const MAX_DESCRIPTORS: usize = 128;
+/// The most names of a directory that are kept.
+pub const MAX_NAMES: usize = 8192;
+/// Like 9p, over which such trees usually come.
+const MAGIC: u64 = 0x0102_1997;
+
+/// How far answers of the gofer count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// Nobody else changes the tree.
+    Forever,
+    /// The host changes it too.
+    Revalidate,
+}
+
+/// An attached export.
+struct GoferFs {
+    client: Arc<Client>,
+    writable: bool,
+    caching: Caching,
+    /// The guest's device numbers for the host's: the host's own are not shown.
+    devices: Mutex<HashMap<u64, u64>>,
+    descriptors: Mutex<VecDeque<CachedDescriptor>>,
+}
+
+struct CachedDescriptor {
+    /// Held, so that the inode's weak reference stays good.
+    _fd: Arc<OwnedFd>,
+    /// Used since it last came to the front.
+    used: Arc<AtomicBool>,
+}
+
+impl GoferFs {
+    fn dev(&self, host: u64) -> u64 {
+        let mut devices = self.devices.lock();
+        // A tree with many mounts, or a gofer that makes them up.
+        if devices.len() >= 1024 {
+            return devices.get(&host).copied().unwrap_or(0);
+        }
+        *devices.entry(host).or_insert_with(crate::mount::new_anonymous_dev)
+    }
+
+    fn attributes(&self, host: &protocol::Attributes) -> Attributes {
+        let time = |time: Time| Timestamp {
+            sec: time.sec,
+            nsec: time.nsec,
+        };
+        Attributes {
+            dev: self.dev(host.dev),
+            ino: host.ino,
+            mode: host.mode,
+            nlink: host.nlink,
+            uid: host.uid,
+            gid: host.gid,
+            rdev: host.rdev,
+            size: host.size,
+            blocks: host.blocks,
+            block_size: host.block_size,
+            atime: time(host.atime),
+            mtime: time(host.mtime),
+            ctime: time(host.ctime),
+            btime: time(host.btime),
+        }
+    }
+
+    /// Keeps a descriptor for the next open; lets the ones go that were not used for longest.
+    fn keep_descriptor(&self, fd: Arc<OwnedFd>, used: Arc<AtomicBool>) {
+        let mut gone = Vec::new();
+        let mut descriptors = self.descriptors.lock();
+        // Each entry is passed at most once while its mark is set, so this ends.
+        while descriptors.len() >= MAX_DESCRIPTORS {
+            let Some(oldest) = descriptors.pop_front() else { break };
+            if oldest.used.swap(false, Ordering::Relaxed) {
+                descriptors.push_back(oldest)
+            } else {
+                gone.push(oldest)
+            }
+        }
+        descriptors.push_back(CachedDescriptor { _fd: fd, used });
+        drop(descriptors);
+    }
+
+    /// Runs a request that brings a descriptor; makes room once if there is none.
+    fn with_room<T>(&self, mut request: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+        match request() {
+            Err(Errno::EMFILE) => {
+                let kept = std::mem::take(&mut *self.descriptors.lock());
+                if kept.is_empty() {
+                    return Err(Errno::EMFILE);
+                }
+                drop(kept);
+                request()
+            }
+            result => result,
+        }
+    }
+}
+
+/// Which file of the host it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    dev: u64,
+    ino: u64,
+}
+
+impl From<&protocol::Attributes> for Identity {
+    fn from(attributes: &protocol::Attributes) -> Identity {
+        Identity {
+            dev: attributes.dev,
+            ino: attributes.ino,
+        }
+    }
+}
+
+/// A directory and a name in it.
+type Place = (Arc<GoferInode>, Box<[u8]>);
+
+/// A file, directory or link of a gofer's export.
+pub struct GoferInode {
+    fs: Arc<GoferFs>,
+    this: Weak<GoferInode>,
+    /// The type bits, which do not change.
+    kind: u32,
+    /// The directory it is in and its name there; `None` for the root and for what was removed.
+    place: Mutex<Option<Place>>,
+    node: LongMutex<Node>,
+    state: Mutex<State>,
+    /// The gofer holds the file, which has lost its name or is about to.
+    held: AtomicBool,
+    target: OnceLock<Vec<u8>>,
+    directory: LongMutex<Directory>,
+    reading: Mutex<Option<Reading>>,
+}
+
+/// The gofer's number for the inode, and how often it gave it out.
+#[derive(Default)]
+struct Node {
+    id: Option<NodeId>,
+    references: u32,
+}
+
+/// What was last heard of the inode.
+struct State {
+    identity: Identity,
+    attributes: Attributes,
+    /// When; not looked at with [`Caching::Forever`].
+    at: Instant,
+    /// False if a change of our own has made the attributes wrong.
+    valid: bool,
+    /// The descriptor that was opened last.
+    open: Weak<OwnedFd>,
+    /// The descriptor that was opened last for writing.
+    open_writable: Weak<OwnedFd>,
+}
+
+/// The descriptor for reading that the next open gets too.
+struct Reading {
+    fd: Weak<OwnedFd>,
+    used: Arc<AtomicBool>,
+}
+
+/// Attaches to an export; answers its root.
+///
+/// # Errors
+/// `ENOENT` if the gofer has no such export, `EIO` if it is gone.
+pub fn attach(client: &Arc<Client>, export: u32, caching: Caching) -> Result<Arc<GoferInode>, Errno> {
+    let attached = client.attach(export)?;
+    let fs = Arc::new(GoferFs {
+        client: client.clone(),
+        writable: attached.writable,
+        caching,
+        devices: Mutex::default(),
+        descriptors: Mutex::default(),
+    });
+    let root = GoferInode::new(&fs, None, &attached.root.attributes, attached.root.target);
+    root.adopt(attached.root.node);
+    Ok(root)
+}
+
+fn access_of(flags: u32) -> Access {
+    match flags as i32 & libc::O_ACCMODE {
+        libc::O_RDONLY => Access::Read,
+        libc::O_WRONLY => Access::Write,
+        _ => Access::ReadWrite,
+    }
+}
+
+impl GoferInode {
+    fn new(
+        fs: &Arc<GoferFs>,
+        place: Option<Place>,
+        host: &protocol::Attributes,
+        target: Option<Vec<u8>>,
+    ) -> Arc<GoferInode> {
+        Arc::new_cyclic(|this| GoferInode {
+            fs: fs.clone(),
+            this: this.clone(),
+            kind: host.kind(),
+            place: Mutex::new(place),
+            node: LongMutex::default(),
+            state: Mutex::new(State {
+                identity: Identity::from(host),
+                attributes: fs.attributes(host),
+                at: Instant::now(),
+                valid: true,
+                open: Weak::new(),
+                open_writable: Weak::new(),
+            }),
+            held: AtomicBool::new(false),
+            target: target.map(OnceLock::from).unwrap_or_default(),
+            directory: LongMutex::default(),
+            reading: Mutex::new(None),
+        })
+    }
+
+    fn is_dir(&self) -> bool {
+        self.kind == libc::S_IFDIR
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.place.lock().clone()
+    }
+
+    fn identity(&self) -> Identity {
+        self.state.lock().identity
+    }
+
+    /// Takes over a node that a reply gave out. Only directories keep theirs: requests name other files by their
+    /// directory, and the gofer has a bound for nodes.
+    fn adopt(&self, id: NodeId) {
+        if !self.is_dir() && self.place.lock().is_some() {
+            return self.fs.client.forget(id, 1);
+        }
+        self.keep_node(&mut self.node.lock_anyway(), id);
+    }
+
+    fn keep_node(&self, node: &mut Node, id: NodeId) {
+        match node.id {
+            Some(old) if old == id => node.references = node.references.saturating_add(1),
+            _ => {
+                self.give_back(node);
+                *node = Node {
+                    id: Some(id),
+                    references: 1,
+                };
+            }
+        }
+    }
+
+    /// Takes the number away and tells the gofer.
+    fn give_back(&self, node: &mut Node) {
+        let old = std::mem::take(node);
+        if let Some(id) = old.id {
+            self.fs.client.forget(id, old.references);
+        }
+    }
+
+    /// The gofer's number for this inode; asks for one if there is none.
+    fn node(&self) -> Result<NodeId, Errno> {
+        let mut node = self.node.lock()?;
+        if let Some(id) = node.id {
+            return Ok(id);
+        }
+        let (parent, name) = self.place().ok_or(Errno::ESTALE)?;
+        let (step, _) = parent.request_lookup(&name, None)?;
+        if step.attributes.kind() != self.kind || Identity::from(&step.attributes) != self.identity() {
+            self.fs.client.forget(step.node, 1);
+            return Err(Errno::ESTALE);
+        }
+        self.keep_node(&mut node, step.node);
+        Ok(step.node)
+    }
+
+    /// Makes a request that names this inode; once more with a new number if the gofer does not take the old one.
+    fn with_node<T>(&self, mut request: impl FnMut(NodeId) -> Result<T, Errno>) -> Result<T, Errno> {
+        match request(self.node()?) {
+            Err(Errno::ESTALE) if self.place.lock().is_some() => {
+                self.give_back(&mut *self.node.lock()?);
+                request(self.node()?)
+            }
+            result => result,
+        }
+    }
+
+    /// Asks the gofer for a name in this directory, and opens it if `open` says so. The caller owes a `forget`.
+    fn request_lookup(&self, name: &[u8], open: Option<Access>) -> Result<(Step, Option<OwnedFd>), Errno> {
+        match self.request_walk(name, open)? {
+            (step, Some(Err(errno))) => {
+                self.fs.client.forget(step.node, 1);
+                Err(errno)
+            }
+            (step, Some(Ok(fd))) => Ok((step, Some(fd))),
+            (step, None) => Ok((step, None)),
+        }
+    }
+
+    /// Asks for a name, and on the way for a descriptor for reading, if the file has one to give: most files that are
+    /// asked for one by one are opened next.
+    fn request_lookup_ahead(&self, name: &[u8]) -> Result<(Step, Option<OwnedFd>), Errno> {
+        match self.request_walk(name, Some(Access::Read)) {
+            Ok((step, opened)) => Ok((step, opened.and_then(Result::ok))),
+            // No room for a descriptor.
+            Err(Errno::EMFILE) => self.request_lookup(name, None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn request_walk(&self, name: &[u8], open: Option<Access>) -> Result<(Step, Option<Result<OwnedFd, Errno>>), Errno> {
+        let (mut walked, fd) = self.with_node(|id| self.fs.client.lookup(id, &[name], open))?;
+        let step = match walked.stop {
+            Stop::Complete => walked.steps.pop().ok_or(Errno::EIO)?,
+            Stop::Missing => return Err(Errno::ENOENT),
+            Stop::NotDirectory => return Err(Errno::ENOTDIR),
+            Stop::Failed(errno) => return Err(errno),
+        };
+        let opened = walked.opened.map(|opened| opened.and_then(|()| fd.ok_or(Errno::EIO)));
+        Ok((step, opened))
+    }
+
+    /// Notes what a reply says of this inode.
+    fn note(&self, host: &protocol::Attributes) {
+        let attributes = self.fs.attributes(host);
+        let mut state = self.state.lock();
+        state.identity = Identity::from(host);
+        state.attributes = attributes;
+        state.at = Instant::now();
+        state.valid = true;
+    }
+
+    /// The attributes are not what they were.
+    fn changed(&self) {
+        self.state.lock().valid = false;
+    }
+
+    /// The attributes that count without asking; `None` if there are none, or if an open descriptor knows better.
+    fn known(&self) -> Option<Attributes> {
+        let state = self.state.lock();
+        let counts = match self.fs.caching {
+            Caching::Forever => true,
+            Caching::Revalidate => {
+                let others = state.attributes.nlink > 1 && !self.is_dir();
+                !others && state.open.strong_count() == 0 && state.at.elapsed() < VALIDITY
+            }
+        };
+        (state.valid && counts).then_some(state.attributes)
+    }
+
+    fn refresh(&self) -> Result<Attributes, Errno> {
+        let open = self.state.lock().open.upgrade();
+        if let Some(fd) = open {
+            let mut attributes = file::stat(fd.as_fd())?;
+            // Seen from the sentry's user namespace nobody owns it: the owner is what the gofer said last.
+            let known = self.state.lock().attributes;
+            (attributes.uid, attributes.gid) = (known.uid, known.gid);
+            self.note(&attributes);
+            return Ok(self.state.lock().attributes);
+        }
+        let Some((parent, name)) = self.place() else {
+            if self.node.lock()?.id.is_none() {
+                // Removed and closed: nobody can say more.
+                return Ok(self.state.lock().attributes);
+            }
+            let attributes = self.with_node(|id| self.fs.client.attributes(id))?;
+            self.note(&attributes);
+            return Ok(self.state.lock().attributes);
+        };
+        let (step, _) = parent.request_lookup(&name, None)?;
+        let same = step.attributes.kind() == self.kind && Identity::from(&step.attributes) == self.identity();
+        if !same {
+            self.fs.client.forget(step.node, 1);
+            return Err(Errno::ESTALE);
+        }
+        self.adopt(step.node);
+        self.note(&step.attributes);
+        Ok(self.state.lock().attributes)
+    }
+
+    /// The descriptor for reading that is still there from an earlier open.
+    fn kept_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        let reading = self.reading.lock();
+        let reading = reading.as_ref()?;
+        let fd = reading.fd.upgrade()?;
+        if !reading.used.load(Ordering::Relaxed) {
+            reading.used.store(true, Ordering::Relaxed);
+        }
+        Some(fd)
+    }
+
+    /// Opens the regular file.
+    fn open_file(&self, access: Access) -> Result<Arc<OwnedFd>, Errno> {
+        let keeps = access == Access::Read && self.fs.caching == Caching::Forever;
+        if keeps && let Some(fd) = self.kept_descriptor() {
+            return Ok(fd);
+        }
+        let (attributes, fd) = self.fs.with_room(|| match self.place() {
+            Some((parent, name)) => {
+                let (step, fd) = parent.request_lookup(&name, Some(access))?;
+                self.adopt(step.node);
+                Ok((step.attributes, fd.ok_or(Errno::EIO)?))
+            }
+            None => self.with_node(|id| self.fs.client.open(id, access)),
+        })?;
+        // The name may lead to another file by now (an upgrade on the host): it is the one that was opened.
+        self.note(&attributes);
+        let fd = self.opened(fd, access);
+        if keeps {
+            self.keep(&fd);
+        }
+        Ok(fd)
+    }
+
+    /// Keeps a descriptor for reading for the next open.
+    fn keep(&self, fd: &Arc<OwnedFd>) {
+        let used = Arc::new(AtomicBool::new(false));
+        *self.reading.lock() = Some(Reading {
+            fd: Arc::downgrade(fd),
+            used: used.clone(),
+        });
+        self.fs.keep_descriptor(fd.clone(), used);
+    }
+
+    /// Notes what the gofer opened.
+    fn opened(&self, fd: OwnedFd, access: Access) -> Arc<OwnedFd> {
+        let fd = Arc::new(fd);
+        let mut state = self.state.lock();
+        state.open = Arc::downgrade(&fd);
+        if access.writes() {
+            state.open_writable = Arc::downgrade(&fd);
+        }
+        fd
+    }
+
+    /// The directory is gone: there is nothing to ask the gofer about.
+    fn removed_directory(&self) {
+        self.give_back(&mut self.node.lock_anyway());
+        self.state.lock().attributes.nlink = 0;
+    }
+
+    fn writable(&self) -> Result<(), Errno> {
+        if self.fs.writable { Ok(()) } else { Err(Errno::EROFS) }
+    }
+
+    /// An inode of the same file system, in its own type.
+    fn own<'a>(&self, other: &'a Arc<dyn Inode>) -> Result<&'a GoferInode, Errno> {
+        let other = other.as_any().downcast_ref::<GoferInode>().ok_or(Errno::EXDEV)?;
+        if Arc::ptr_eq(&other.fs, &self.fs) {
+            Ok(other)
+        } else {
+            Err(Errno::EXDEV)
+        }
+    }
+
+    fn owner(new: &NewInode) -> Owner {
+        Owner {
+            uid: new.uid,
+            gid: new.gid,
+        }
+    }
+}
+
+impl Drop for GoferInode {
+    fn drop(&mut self) {
+        let node = self.node.get_mut();
+        match node.id {
+            Some(id) if *self.held.get_mut() => self.fs.client.forget_now(id, node.references),
+            Some(id) => self.fs.client.forget(id, node.references),
+            None => {}
+        }
+        // Directories go one by one: a deep tree must not be dropped by recursion.
+        let mut next = self.place.get_mut().take();
+        while let Some((parent, _)) = next {
+            next = Arc::into_inner(parent).and_then(|mut parent| parent.place.get_mut().take());
+        }
+    }
+}
+
+impl Inode for GoferInode {
+    fn attributes(&self) -> Result<Attributes, Errno> {
+        match self.known() {
+            Some(attributes) => Ok(attributes),
+            None => self.refresh(),
+        }
+    }
+
+    fn permissions(&self) -> Result<Permissions, Errno> {
+        let attributes = self.attributes()?;
+        Ok(Permissions {
+            mode: attributes.mode,
+            uid: attributes.uid,
+            gid: attributes.gid,
+        })
+    }
+
+    fn set_attributes(&self, set: &SetAttributes) -> Result<(), Errno> {
+        self.writable()?;
+        let time = |time: Timestamp| Time {
+            sec: time.sec,
+            nsec: time.nsec,
+        };
+        let mut new = NewAttributes {
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: set.atime.map(time),
+            mtime: set.mtime.map(time),
+        };
+        // An open file can be resized although its name is gone, and without a message.
+        if let Some(size) = new.size {
+            let open = self.state.lock().open_writable.upgrade();
+            if let Some(fd) = open {
+                files::truncate(fd.as_fd(), i64::try_from(size).map_err(|_| Errno::EINVAL)?)?;
+                self.changed();
+                new.size = None;
+            }
+        }
+        if new != NewAttributes::default() {
+            let attributes = self.with_node(|id| self.fs.client.set_attributes(id, &new))?;
+            self.note(&attributes);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
+        if !self.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        Ok(self.find(name)?)
+    }
+
+    fn cacheable(&self) -> bool {
+        self.fs.caching == Caching::Forever
+    }
+
+    fn keeps_inodes(&self) -> bool {
+        true
+    }
+
+    fn create(&self, name: &[u8], new: &NewInode) -> Result<Arc<dyn Inode>, Errno> {
+        self.writable()?;
+        let owner = GoferInode::owner(new);
+        let mode = new.mode & 0o7777;
+        let client = &self.fs.client;
+        let step = match new.mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => self
+                .with_node(|id| client.create(id, name, mode, owner, None))
+                .map(|(step, _)| step),
+            libc::S_IFDIR => self.with_node(|id| client.make_directory(id, name, mode, owner)),
+            // No devices, FIFOs or sockets on the host.
+            _ => return Err(Errno::EPERM),
+        };
+        // A directory that has been removed takes nothing.
+        let step = step.map_err(|e| if e == Errno::ESTALE { Errno::ENOENT } else { e })?;
+        Ok(self.made(name, step))
+    }
+
+    fn create_open(&self, name: &[u8], new: &NewInode, flags: u32) -> Result<Created, Errno> {
+        self.writable()?;
+        let (owner, access) = (GoferInode::owner(new), access_of(flags));
+        let created = self.with_node(|id| self.fs.client.create(id, name, new.mode & 0o7777, owner, Some(access)));
+        match created {
+            Ok((step, fd)) => {
+                let inode = self.made(name, step);
+                let fd = inode.opened(fd.ok_or(Errno::EIO)?, access);
+                let file = GoferFile::new(inode.clone(), fd, access);
+                Ok((inode, Box::new(file)))
+            }
+            // Made perhaps, but there was no room for the descriptor: what opens makes some.
+            Err(Errno::EMFILE) => {
+                let inode = self.find(name).map_err(|_| Errno::EMFILE)?;
+                let ops = inode.open(flags)?;
+                Ok((inode, ops))
+            }
+            // A directory that has been removed takes nothing.
+            Err(Errno::ESTALE) => Err(Errno::ENOENT),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn loses_name(&self) {
+        if self.kind == libc::S_IFREG && self.with_node(|id| self.fs.client.hold(id)).is_ok() {
+            self.held.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn symlink(&self, name: &[u8], target: &[u8], new: &NewInode) -> Result<Arc<dyn Inode>, Errno> {
+        self.writable()?;
+        let owner = GoferInode::owner(new);
+        let step = self.with_node(|id| self.fs.client.symlink(id, name, target, owner))?;
+        Ok(self.made(name, step))
+    }
+
+    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<(), Errno> {
+        self.writable()?;
+        let target = self.own(target)?;
+        let attributes = target.with_node(|node| self.with_node(|id| self.fs.client.link(node, id, name)))?;
+        if Identity::from(&attributes) == target.identity() {
+            target.note(&attributes);
+        }
+        self.linked(name, target);
+        Ok(())
+    }
+
+    fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
+        self.remove(name, false)
+    }
+
+    fn rmdir(&self, name: &[u8]) -> Result<(), Errno> {
+        self.remove(name, true)
+    }
+
+    fn rename(&self, old: &[u8], new_dir: &Arc<dyn Inode>, new: &[u8], flags: u32) -> Result<(), Errno> {
+        self.writable()?;
+        let to = self.own(new_dir)?;
+        self.with_node(|from_id| to.with_node(|to_id| self.fs.client.rename((from_id, old), (to_id, new), flags)))?;
+        self.renamed(old, to, new, flags & libc::RENAME_EXCHANGE != 0);
+        Ok(())
+    }
+
+    fn readlink(&self) -> Result<Vec<u8>, Errno> {
+        if self.kind != libc::S_IFLNK {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = self.target.get() {
+            return Ok(target.clone());
+        }
+        let target = self.with_node(|id| self.fs.client.read_link(id))?;
+        Ok(self.target.get_or_init(|| target).clone())
+    }
+
+    fn open(&self, flags: u32) -> Result<Box<dyn FileOps>, Errno> {
+        let access = access_of(flags);
+        let this = self.this.upgrade().ok_or(Errno::EIO)?;
+        match self.kind {
+            libc::S_IFDIR => Ok(Box::new(OpenDirectory::new())),
+            libc::S_IFREG => {
+                if access.writes() {
+                    self.writable()?;
+                }
+                let fd = self.open_file(access)?;
+                Ok(Box::new(GoferFile::new(this, fd, access)))
+            }
+            libc::S_IFLNK => Err(Errno::ELOOP),
+            // The host's devices, FIFOs and sockets are there to be seen only.
+            _ => Err(Errno::ENXIO),
+        }
+    }
+
+    fn entries(&self) -> Result<Vec<DirEntry>, Errno> {
+        if !self.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        self.listed()
+    }
+
+    fn statistics(&self) -> Result<FsStatistics, Errno> {
+        let totals = self.with_node(|id| self.fs.client.fs_totals(id))?;
+        Ok(FsStatistics {
+            magic: MAGIC,
+            block_size: totals.block_size,
+            blocks: totals.blocks,
+            blocks_free: totals.blocks_free,
+            files: totals.files,
+            files_free: totals.files_free,
+            name_max: totals.name_max,
+        })
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if !name.starts_with(b"user.") {
+            return Err(Errno::ENODATA);
+        }
+        self.with_node(|id| self.fs.client.get_xattr(id, name))
+    }
+
+    fn list_xattr(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        match self.with_node(|id| self.fs.client.list_xattr(id)) {
+            // Files that may not be read, and file systems without attributes, show none.
+            Err(Errno::EACCES | Errno::EOPNOTSUPP | Errno::ERANGE) => Ok(Vec::new()),
+            result => result,
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,115 @@
+//! Open files of a gofer's export.
+
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use sentry_abi::Errno;
+use sentry_gofer::protocol;
+use sentry_gofer::{Access, Time};
+use sentry_host::{files, stdio};
+
+use super::GoferInode;
+use crate::file::{File, FileOps, HostFile};
+
+/// What statx(2) says of a descriptor.
+pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<protocol::Attributes, Errno> {
+    let stat = files::statx_fd(fd)?;
+    let time = |time: &libc::statx_timestamp| Time {
+        sec: time.tv_sec,
+        nsec: time.tv_nsec.min(999_999_999),
+    };
+    Ok(protocol::Attributes {
+        dev: libc::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        ino: stat.stx_ino,
+        mode: stat.stx_mode.into(),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: libc::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        block_size: stat.stx_blksize,
+        atime: time(&stat.stx_atime),
+        mtime: time(&stat.stx_mtime),
+        ctime: time(&stat.stx_ctime),
+        btime: time(&stat.stx_btime),
+    })
+}
+
+/// An open regular file: the descriptor that the gofer opened, with exactly the access of the open. Several opens
+/// for reading share one; it is only ever used with offsets.
+pub(super) struct GoferFile {
+    inode: Arc<GoferInode>,
+    fd: Arc<OwnedFd>,
+    access: Access,
+}
+
+impl GoferFile {
+    pub(super) fn new(inode: Arc<GoferInode>, fd: Arc<OwnedFd>, access: Access) -> GoferFile {
+        GoferFile { inode, fd, access }
+    }
+}
+
+impl FileOps for GoferFile {
+    fn read(&self, _file: &File, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        stdio::pread(self.fd.as_fd(), buf, offset)
+    }
+
+    fn write(&self, file: &File, buf: &[u8], offset: u64) -> Result<(usize, u64), Errno> {
+        if !self.access.writes() {
+            return Err(Errno::EBADF);
+        }
+        self.inode.changed();
+        if file.flags() as i32 & libc::O_APPEND != 0 {
+            let written = files::append(self.fd.as_fd(), buf)?;
+            return Ok((written, stat(self.fd.as_fd())?.size));
+        }
+        let written = stdio::pwrite(self.fd.as_fd(), buf, offset)?;
+        Ok((written, offset.saturating_add(written as u64)))
+    }
+
+    fn seekable(&self) -> bool {
+        true
+    }
+
+    fn host_file(&self) -> Option<HostFile<'_>> {
+        Some(HostFile {
+            fd: self.fd.as_fd(),
+            base: 0,
+            size: u64::MAX,
+            writable: self.access.writes(),
+            may_block: true,
+        })
+    }
+
+    fn host_written(&self, _end: u64) {
+        self.inode.changed();
+    }
+
+    fn mmap_file(&self, _file: &File, shared: bool, writable: bool) -> Result<Arc<OwnedFd>, Errno> {
+        if self.access == Access::Write || (shared && writable && self.access != Access::ReadWrite) {
+            return Err(Errno::EACCES);
+        }
+        Ok(self.fd.clone())
+    }
+
+    fn size(&self, _file: &File) -> Result<u64, Errno> {
+        Ok(stat(self.fd.as_fd())?.size)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<(), Errno> {
+        Ok(files::sync(self.fd.as_fd(), data_only)?)
+    }
+
+    fn fallocate(&self, mode: i32, offset: u64, len: u64) -> Result<(), Errno> {
+        let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
+        let len = i64::try_from(len).map_err(|_| Errno::EFBIG)?;
+        self.inode.changed();
+        Ok(files::allocate(self.fd.as_fd(), mode, offset, len)?)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
