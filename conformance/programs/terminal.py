@@ -55,19 +55,14 @@ class Terminal:
                 os.kill(self.pid, signal.SIGKILL)
                 sys.exit(1)
 
-    def prompt(self):
-        """The shell is there again, and has done what it does after a signal."""
-        self.expect("$ ")
-        time.sleep(0.3)
-
     def line(self, text, wanted):
         self.send(text + "\r")
         self.expect(wanted)
 
-    def run(self, command):
-        """Starts a command in a shell, and lets it come so far that keys are its own."""
-        self.line("echo st''arts; " + command, "starts\r\n")
-        time.sleep(0.3)
+    def command(self, text, wanted):
+        """A line for a shell, which is ready for the next one afterwards: what came earlier would be echoed earlier."""
+        self.line(text, wanted)
+        self.expect("$ ")
 
     def keys(self, text):
         """One after the other, as fingers do."""
@@ -93,44 +88,48 @@ class Terminal:
 
 
 def bash():
+    # It says when it is there, so that keys are its own.
+    with open("reader", "w") as reader:
+        reader.write("#!/bin/sh\necho starts\nexec cat\n")
+    os.chmod("reader", 0o755)
     t = Terminal("bash", "--norc", "--noprofile", "--noediting", "-i")
     t.expect("$ ")
-    t.line("tty | sed 's/[0-9]*$//'", "/dev/pts/\r\n")
-    t.line("stty size; echo si''ze", "24 80\r\nsize\r\n")
-    t.run("cat")
+    t.command("tty | sed 's/[0-9]*$//'", "/dev/pts/\r\n")
+    t.command("stty size; echo si''ze", "24 80\r\nsize\r\n")
+    t.line("./reader", "starts\r\n")
     t.line("one", "one\r\none\r\n")
     t.send("\x03")
     t.expect("^C")
-    t.prompt()
-    t.line("echo co''de $?", "code 130\r\n")
-    t.run("cat")
+    t.expect("$ ")
+    t.command("echo co''de $?", "code 130\r\n")
+    t.line("./reader", "starts\r\n")
     t.send("\x1a")
     t.expect("Stopped")
-    t.prompt()
-    t.line("jobs; echo do''ne", "Stopped                 cat\r\ndone\r\n")
-    t.line("fg", "fg\r\ncat\r\n")
+    t.expect("$ ")
+    t.command("jobs; echo do''ne", "Stopped                 ./reader\r\ndone\r\n")
+    t.line("fg", "fg\r\n./reader\r\n")
     t.line("two", "two\r\ntwo\r\n")
     t.send("\x04")
-    t.prompt()
-    t.line("echo co''de $?", "code 0\r\n")
+    t.expect("$ ")
+    t.command("echo co''de $?", "code 0\r\n")
     # A background job that reads is stopped.
-    t.line("cat &", "[1] ")
-    t.line("echo ne''xt", "next\r\n")
-    t.line("sleep 0.2; jobs; echo do''ne", "done\r\n")
-    t.line("jobs; echo do''ne", "Stopped                 cat\r\ndone\r\n")
-    t.line("kill %1; wait; echo wai''ted", "waited\r\n")
-    t.line("stty tostop; echo from the background & wait; echo st''ate $?", "state ")
+    t.command("cat &", "[1] ")
+    t.command("echo ne''xt", "next\r\n")
+    t.command("until jobs | grep -q Stopped; do sleep 0.1; done; jobs; echo do''ne", "Stopped                 cat\r\ndone\r\n")
+    t.command("kill %1; wait; echo wai''ted", "waited\r\n")
+    t.command("stty tostop; echo from the background & wait; echo st''ate $?", "state ")
     t.line("jobs -l | grep -c -i 'stopped (tty output)'; fg", "1\r\n")
     t.expect("from the background\r\n")
+    t.expect("$ ")
     # A pipeline is one job.
-    t.run("sleep 100 | cat | cat")
+    t.line("./reader | cat | cat", "starts\r\n")
     t.send("\x1a")
     t.expect("Stopped")
-    t.prompt()
-    t.line("bg; kill -INT %1; wait; echo go''ne", "gone\r\n")
-    t.line("trap 'echo resi''zed' WINCH; echo s''et", "set\r\n")
+    t.expect("$ ")
+    t.command("bg; kill -INT %1; wait; echo go''ne", "gone\r\n")
+    t.command("trap 'echo resi''zed' WINCH; echo s''et", "set\r\n")
     t.resize(30, 100)
-    t.line("stty size", "30 100\r\n")
+    t.command("stty size", "30 100\r\n")
     t.send("exec sleep 0\r")
     t.end()
 
@@ -139,14 +138,13 @@ def editing():
     """Readline reads byte by byte and echoes itself."""
     t = Terminal("bash", "--norc", "--noprofile", "-i")
     t.expect("$ ")
-    t.line("ecko one\x02\x02\x02\x02\x02\x7fh\x05 two\x17three", "one three\r\n")
-    t.line("echo 'é€x\x7f'", "é€\r\n")
-    t.line("\x10", "é€\r\n")
+    t.command("ecko one\x02\x02\x02\x02\x02\x7fh\x05 two\x17three", "one three\r\n")
+    t.command("echo 'é€x\x7f'", "é€\r\n")
+    t.command("\x10", "é€\r\n")
     t.send("abandoned\x03")
     t.expect("^C")
-    t.prompt()
-    t.line("echo $?", "130\r\n")
-    t.prompt()
+    t.expect("$ ")
+    t.command("echo $?", "130\r\n")
     t.send("\x04")
     t.expect("exit")
     t.end()
@@ -160,7 +158,8 @@ def script():
     print(out.returncode, out.stdout, out.stderr)
     with open("log") as log:
         print([line for line in log.read().splitlines() if not line.startswith("Script")])
-    t = Terminal("script", "-q", "-c", "exec cat", "log2")
+    t = Terminal("script", "-q", "-c", "echo ready; exec cat", "log2")
+    t.expect("ready\r\n")
     t.line("hello", "hello\r\nhello\r\n")
     t.send("\x04")
     t.end()
@@ -176,8 +175,10 @@ def python_pty():
     pid, fd = pty.fork()
     if pid == 0:
         child()
-    os.write(fd, b"somebody\n")
     out = b""
+    while b"name? " not in out:
+        out += os.read(fd, 1000)
+    os.write(fd, b"somebody\n")
     try:
         while data := os.read(fd, 1000):
             out += data
@@ -260,11 +261,11 @@ def vim(name):
     # Stopped and continued, it draws itself anew.
     t.send("\x1a")
     t.expect("Stopped")
-    t.prompt()
+    t.expect("$ ")
     t.line("fg", "2 world")
     t.send(":wq\r")
     t.expect("$ ")
-    t.line("cat file; stty -a | grep -o '[-]*icanon'", "hello\r\nworld\r\nicanon\r\n")
+    t.command("cat file; stty -a | grep -o '[-]*icanon'", "hello\r\nworld\r\nicanon\r\n")
     t.line("exit", "exit")
     t.end()
 

@@ -22,9 +22,6 @@ struct Program {
     descriptors: Option<u32>,
 }
 
-/// A known fault: docs/limits.md.
-const LATE_TERMINAL: &str = "a prompt can come late, and a key be lost, on ptrace";
-
 const fn program(name: &'static str, argv: &'static [&'static str]) -> Program {
     Program {
         name,
@@ -115,14 +112,8 @@ const PROGRAMS: &[Program] = &[
         &["/usr/bin/python3", "$BIN/suite.py", "test_processes"],
     ),
     program("python_system", &["/usr/bin/python3", "$BIN/suite.py", "test_system"]),
-    Program {
-        not_on_ptrace: Some(LATE_TERMINAL),
-        ..program("tty_bash", &["/usr/bin/python3", "$BIN/terminal.py", "bash"])
-    },
-    Program {
-        not_on_ptrace: Some(LATE_TERMINAL),
-        ..program("tty_editing", &["/usr/bin/python3", "$BIN/terminal.py", "editing"])
-    },
+    program("tty_bash", &["/usr/bin/python3", "$BIN/terminal.py", "bash"]),
+    program("tty_editing", &["/usr/bin/python3", "$BIN/terminal.py", "editing"]),
     program("tty_script", &["/usr/bin/python3", "$BIN/terminal.py", "script"]),
     program(
         "tty_python_pty",
