@@ -140,6 +140,7 @@ impl Vfs {
             mount.check_writable()?;
         }
         permission::check(caller.cred, permissions, Access::WRITE)?;
+        let _text = self.texts.write(inode)?;
         self.change(inode, path, &resized(caller, permissions, len))
     }
 

@@ -11,6 +11,7 @@ use sentry_abi::Errno;
 use crate::inode::Attributes;
 use crate::notify::{Events, Notifier};
 use crate::path::VfsPath;
+use crate::text::TextUse;
 use crate::wait::{PollEvents, WaitQueue};
 
 /// One directory entry, as getdents64(2) gives it.
@@ -203,6 +204,8 @@ pub struct File {
     watchers: Mutex<Vec<Weak<dyn ReleaseWatcher>>>,
     /// Who is told when it is closed.
     notifier: Option<Arc<Notifier>>,
+    /// It counts as being written or executed.
+    text: Mutex<Option<TextUse>>,
 }
 
 impl Drop for File {
@@ -250,7 +253,18 @@ impl File {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             watchers: Mutex::new(Vec::new()),
             notifier,
+            text: Mutex::new(None),
         })
+    }
+
+    /// Keeps others from executing, or writing, the file until the description goes away.
+    pub(crate) fn keep_text(&self, text: Option<TextUse>) {
+        *self.text.lock() = text;
+    }
+
+    /// From now on, a file opened to be executed may be written.
+    pub fn release_text(&self) {
+        self.keep_text(None);
     }
 
     /// Asks for `watcher` to be told when the description goes away.

@@ -23,6 +23,7 @@ pub mod overlay;
 pub mod path;
 mod permission;
 pub mod pseudo;
+mod text;
 pub mod tmpfs;
 pub mod wait;
 pub mod walk;

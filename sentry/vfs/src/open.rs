@@ -77,7 +77,8 @@ impl Vfs {
     }
 
     /// Opens a program to execute it: a regular file with execute permission, not on a `noexec` mount (else
-    /// `EACCES`).
+    /// `EACCES`), that nobody has open for writing (`ETXTBSY`). It cannot be opened for writing as long as this lasts,
+    /// or until [`File::release_text`].
     pub fn open_exec(&self, caller: &Caller<'_>, at: At<'_>, path: &[u8], flags: Lookup) -> Result<Arc<File>, Errno> {
         let place = self.resolve(caller, at, path, flags)?;
         let inode = place.inode().ok_or(Errno::EACCES)?;
@@ -92,8 +93,10 @@ impl Vfs {
             return Err(Errno::EACCES);
         }
         permission::check(caller.cred, permissions, Access::EXEC)?;
+        let text = self.texts.execute(inode)?;
         let ops = inode.open(libc::O_RDONLY as u32)?;
         let file = File::opened(place, (libc::O_RDONLY | LARGEFILE) as u32, ops, &self.notifier);
+        file.keep_text(Some(text));
         self.notifier.opened_file(&file, Events::ACCESS);
         Ok(file)
     }
@@ -177,11 +180,14 @@ impl Vfs {
                 };
             }
         };
+        let text = writes(flags).then(|| self.texts.write(&inode)).transpose()?;
         let dentry = self.insert_new(dir, &mut children, walker.name(), inode);
         self.notifier.made(dir, &dentry, false);
         drop(children);
         let path = VfsPath::new(walker.place.mount.clone(), dentry);
-        Ok(Some(File::opened(path, kept_flags(flags), ops, &self.notifier)))
+        let file = File::opened(path, kept_flags(flags), ops, &self.notifier);
+        file.keep_text(text);
+        Ok(Some(file))
     }
 
     /// `O_TMPFILE`.
@@ -194,12 +200,15 @@ impl Vfs {
         let mut new = permission::new_inode(caller.cred, permissions, mode, 0);
         new.rdev = 0;
         let inode = dentry.inode().tmpfile(&new)?;
+        let text = self.texts.write(&inode)?;
         let ops = inode.open(flags as u32)?;
         let number = inode.attributes()?.ino;
         let unnamed = crate::dentry::Dentry::child(inode, dentry, format!("#{number}").as_bytes());
         unnamed.mark_deleted();
         let path = VfsPath::new(mount.clone(), unnamed);
-        Ok(File::opened(path, kept_flags(flags), ops, &self.notifier))
+        let file = File::opened(path, kept_flags(flags), ops, &self.notifier);
+        file.keep_text(Some(text));
+        Ok(file)
     }
 
     /// Opens what exists, with all checks.
@@ -209,7 +218,7 @@ impl Vfs {
         }
         let inode = place.inode().ok_or(Errno::ENXIO)?;
         let permissions = inode.permissions()?;
-        let writes = matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR | 3);
+        let writes = writes(flags);
         let mut wanted = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => Access::READ.0,
             libc::O_WRONLY => Access::WRITE.0,
@@ -236,7 +245,7 @@ impl Vfs {
             let ops = inode.open(flags as u32)?;
             return Ok(File::new(place, kept_flags(flags), ops));
         }
-        let mut truncated = None;
+        let (mut truncated, mut text) = (None, None);
         let ops: Box<dyn FileOps> = match kind {
             libc::S_IFSOCK => return Err(Errno::ENXIO),
             libc::S_IFIFO => {
@@ -263,6 +272,9 @@ impl Vfs {
             _ => {
                 if writes || truncates {
                     place.mount().map_or(Ok(()), |mount| mount.check_writable())?;
+                    if kind == libc::S_IFREG {
+                        text = Some(self.texts.write(inode)?);
+                    }
                 }
                 if truncates {
                     let set = resized(caller, permissions, 0);
@@ -273,11 +285,16 @@ impl Vfs {
             }
         };
         let file = File::opened(place, kept_flags(flags), ops, &self.notifier);
+        file.keep_text(text.filter(|_| writes));
         if let Some(set) = truncated {
             self.notifier.attributes(file.path(), &set);
         }
         Ok(file)
     }
+}
+
+fn writes(flags: i32) -> bool {
+    matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR | 3)
 }
 
 fn kept_flags(flags: i32) -> u32 {

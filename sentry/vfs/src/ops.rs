@@ -26,6 +26,7 @@ use crate::inode::Timestamp;
 use crate::mount::{FileSystem, MountFlags, MountTable};
 use crate::notify::Notifier;
 use crate::path::VfsPath;
+use crate::text::Texts;
 use crate::tmpfs::{Tmpfs, TmpfsOptions};
 
 /// The numbers of the calling task, for what depends on who looks (`/proc/self`, `/dev/tty`).
@@ -150,6 +151,7 @@ pub struct Vfs {
     /// Where files without a place live (memfd_create(2)).
     pub(crate) unplaced: Arc<Tmpfs>,
     pub(crate) notifier: Arc<Notifier>,
+    pub(crate) texts: Arc<Texts>,
 }
 
 impl Vfs {
@@ -163,6 +165,7 @@ impl Vfs {
             rename_lock: LongRwLock::new(()),
             unplaced: Tmpfs::new(TmpfsOptions::default()),
             notifier: Arc::default(),
+            texts: Arc::default(),
         };
         crate::devtmpfs::register(&vfs.devices);
         let mount = vfs.add_namespace(root, flags);

@@ -6,7 +6,7 @@ use crate::{cases, check, eq, err, ok, sys};
 
 cases!("exec": replaces_the_program, errors, script, script_argument, script_errors, closes_on_exec, keeps_and_resets_signals,
     ends_other_threads, from_a_thread_keeps_the_pid, bad_pointers, empty_argv, too_long, hostile_files, execveat_path,
-    environment_is_passed, vfork_then_exec, comm_is_set);
+    environment_is_passed, vfork_then_exec, comm_is_set, busy_text);
 
 /// Runs `body` in a child with its standard output in a pipe: what it printed and its wait status.
 fn output_of(body: impl FnOnce()) -> (String, i32) {
@@ -265,4 +265,33 @@ fn comm_is_set() {
     let comm = text(&format!("/proc/{pid}/comm"));
     reap(pid);
     eq!(comm, "a-long-name-for\n");
+}
+
+fn busy_text() {
+    std::fs::copy("/bin/cat", "cat").expect("a copy");
+    ok!(sys!(libc::SYS_chmod, c("cat").as_ptr(), 0o755));
+    let writer = ok!(open("cat", libc::O_WRONLY, 0)) as i32;
+    err!(execve("cat", &["cat"], &[]), libc::ETXTBSY);
+    close(writer);
+    let (input, keep) = pipe2(libc::O_CLOEXEC);
+    let (started, at_exec) = pipe2(libc::O_CLOEXEC);
+    let pid = child(|| {
+        ok!(sys!(libc::SYS_dup2, input, 0));
+        ok!(execve("cat", &["cat"], &[]));
+    });
+    close(at_exec);
+    // Its other end is closed by the exec.
+    eq!(read(started, 1), b"");
+    for flags in [libc::O_WRONLY, libc::O_RDWR, libc::O_WRONLY | libc::O_TRUNC, libc::O_RDWR | libc::O_CREAT] {
+        err!(open("cat", flags, 0o755), libc::ETXTBSY);
+    }
+    err!(sys!(libc::SYS_truncate, c("cat").as_ptr(), 0), libc::ETXTBSY);
+    check!(stat("cat").1.st_size > 0);
+    close(ok!(open("cat", libc::O_RDONLY, 0)) as i32);
+    ok!(rename("cat", "dog"));
+    err!(open("dog", libc::O_WRONLY, 0), libc::ETXTBSY);
+    close(keep);
+    close(input);
+    reap(pid);
+    until("the program is not busy", || open("dog", libc::O_WRONLY, 0) >= 0);
 }

@@ -185,6 +185,8 @@ fn open_interpreter(kernel: &Kernel, context: &CallerContext, path: &[u8]) -> Re
         .vfs()
         .open_exec(&context.caller(), At::Cwd, path, Lookup::empty())?;
     let elf = Elf::read_interpreter(&mut source(&file))?;
+    // Linux, too, keeps writers only from the program.
+    file.release_text();
     Ok((file, elf))
 }
 
