@@ -39,8 +39,9 @@ impl Server {
         fd: Option<OwnedFd>,
     ) -> Answer {
         let step = self.walker.child(dir, name.as_bytes()).and_then(|mut found| {
-            if (found.attributes.uid, found.attributes.gid) != (owner.uid, owner.gid) {
-                chown(&found, Some(owner.uid), Some(owner.gid))?;
+            let now = self.with_owner(&found)?;
+            if (now.uid, now.gid) != (owner.uid, owner.gid) {
+                self.chown(&found, Some(owner.uid), Some(owner.gid))?;
                 found.attributes = super::walk::attributes(&files::statx_fd(found.fd.as_fd())?);
             }
             self.step(parent, name, &found)
@@ -107,7 +108,7 @@ impl Server {
         let (old, new) = (c_string(&source_name)?, c_string(name.as_bytes())?);
         linkat(&source, old.as_c_str(), &dir, new.as_c_str(), LinkatFlags::empty()).map_err(nix_errno)?;
         let linked = self.walker.child(dir.as_fd(), name.as_bytes())?;
-        Ok((Reply::Attributes(linked.attributes), None))
+        self.tell(&linked)
     }
 
     pub(super) fn unlink(&mut self, parent: NodeId, name: Name<'_>, directory: bool) -> Answer {
@@ -173,7 +174,7 @@ impl Server {
             nix::unistd::ftruncate(&file.fd, i64::try_from(size).map_err(|_| Errno::EFBIG)?).map_err(nix_errno)?;
         }
         if set.uid.is_some() || set.gid.is_some() {
-            chown(&found, set.uid, set.gid)?;
+            self.chown(&found, set.uid, set.gid)?;
         }
         if let Some(mode) = set.mode {
             self.chmod(node, &found, mode)?;
@@ -185,8 +186,15 @@ impl Server {
             };
             files::set_times_fd(found.fd.as_fd(), time(set.atime), time(set.mtime))?;
         }
-        let now = super::walk::attributes(&files::statx_fd(found.fd.as_fd())?);
-        Ok((Reply::Attributes(now), None))
+        self.tell(&Found::of(found.fd)?)
+    }
+
+    fn chown(&self, found: &Found, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+        if let Some(owners) = &self.owners {
+            return owners.change(found.fd.as_fd(), uid, gid);
+        }
+        let flags = AtFlags::AT_EMPTY_PATH | AtFlags::AT_SYMLINK_NOFOLLOW;
+        fchownat(&found.fd, c"", uid.map(Uid::from_raw), gid.map(Gid::from_raw), flags).map_err(nix_errno)
     }
 
     fn chmod(&mut self, node: NodeId, found: &Found, mode: u32) -> Result<(), Errno> {
@@ -206,11 +214,6 @@ impl Server {
         };
         nix::sys::stat::fchmod(&fd, Mode::from_bits_truncate(mode)).map_err(nix_errno)
     }
-}
-
-fn chown(found: &Found, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
-    let flags = AtFlags::AT_EMPTY_PATH | AtFlags::AT_SYMLINK_NOFOLLOW;
-    fchownat(&found.fd, c"", uid.map(Uid::from_raw), gid.map(Gid::from_raw), flags).map_err(nix_errno)
 }
 
 /// Removing what is hidden finds nothing.

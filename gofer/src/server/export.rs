@@ -3,10 +3,11 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat};
+use sentry_host::files;
 
 use super::ServerError;
 
@@ -65,22 +66,35 @@ pub(super) struct OpenExport {
     pub(super) single: Option<Box<[u8]>>,
     /// The single file itself, for the Landlock rule.
     pub(super) file: Option<OwnedFd>,
+    /// `base` is a tree of mounts of its own, above which there is nothing.
+    pub(super) detached: bool,
     pub(super) writable: bool,
     pub(super) world_readable_only: bool,
     pub(super) hide_credentials: bool,
 }
 
 impl OpenExport {
-    pub(super) fn open(export: &Export) -> Result<OpenExport, ServerError> {
+    /// Opens the export's place; as a tree of mounts of its own if `detach` says so and the host allows it.
+    pub(super) fn open(export: &Export, detach: bool) -> Result<OpenExport, ServerError> {
         let fail = |error: nix::errno::Errno| ServerError::Export {
             path: export.path.clone(),
             error: error.into(),
         };
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+        let directory = |path: &Path| {
+            let detached = CString::new(path.as_os_str().as_bytes())
+                .ok()
+                .filter(|_| detach)
+                .and_then(|path| files::clone_tree(&path).ok());
+            match detached {
+                Some(tree) => Ok((tree, true)),
+                None => open(path, flags | OFlag::O_DIRECTORY, Mode::empty()).map(|fd| (fd, false)),
+            }
+        };
         let place = open(&export.path, flags, Mode::empty()).map_err(fail)?;
         let stat = fstat(&place).map_err(fail)?;
-        let (base, single, file) = match stat.st_mode & libc::S_IFMT {
-            libc::S_IFDIR => (place, None, None),
+        let ((base, detached), single, file) = match stat.st_mode & libc::S_IFMT {
+            libc::S_IFDIR => (directory(&export.path).map_err(fail)?, None, None),
             libc::S_IFREG => {
                 // Links in the path of the file end here too, so that its last component is a name.
                 let path = export.path.canonicalize().map_err(|error| ServerError::Export {
@@ -90,8 +104,9 @@ impl OpenExport {
                 let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
                     return Err(fail(nix::errno::Errno::EINVAL));
                 };
-                let base = open(parent, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(fail)?;
-                (base, Some(name.as_bytes().into()), Some(place))
+                let base = directory(parent).map_err(fail)?;
+                let file = openat(&base.0, name, flags | OFlag::O_NOFOLLOW, Mode::empty()).map_err(fail)?;
+                (base, Some(name.as_bytes().into()), Some(file))
             }
             _ => return Err(ServerError::NeitherFileNorDirectory(export.path.clone())),
         };
@@ -103,6 +118,7 @@ impl OpenExport {
             base,
             single,
             file,
+            detached,
             writable: export.writable,
             world_readable_only: export.world_readable_only,
             hide_credentials: export.hide_credentials,
@@ -176,14 +192,14 @@ mod tests {
 
     fn export(hide_credentials: bool) -> OpenExport {
         let path = std::env::temp_dir();
-        OpenExport::open(&Export {
+        let export = Export {
             id: 0,
             path,
             writable: false,
             world_readable_only: false,
             hide_credentials,
-        })
-        .expect("the temporary directory")
+        };
+        OpenExport::open(&export, false).expect("the temporary directory")
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The gofer process: opens the exports, gives up everything else, and answers requests until its socket closes.
 
+mod apart;
 mod change;
 mod export;
 mod held;
 mod nodes;
+mod owners;
 mod read;
 mod reopen;
 mod restrict;
@@ -14,14 +16,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use sentry_abi::Errno;
-use sentry_host::scm;
+use sentry_host::{files, memory_file, namespaces, scm};
 
 pub use export::{CREDENTIALS, Export};
+pub use owners::owners_calls;
 pub use restrict::{RestrictError, Restrictions, host_calls};
 
-use crate::protocol::{MAX_REPLY, MAX_REQUEST, Name, NodeId, Reply, Request, Step};
+use crate::protocol::{Attributes, MAX_REPLY, MAX_REQUEST, Name, NodeId, Reply, Request, Step};
+use apart::Apart;
 use export::{CREDENTIAL_DEPTH, OpenExport};
 use nodes::Nodes;
+use owners::Owners;
 use walk::{Found, Identity, Walker};
 
 /// Why the gofer does not start or stops.
@@ -51,17 +56,22 @@ pub struct Server {
     walker: Walker,
     /// This process's `/proc/self/fd`, if /proc was there at the start.
     own_descriptors: Option<OwnedFd>,
+    /// Who knows the owners of files, if the gofer does not see them.
+    owners: Option<Owners>,
+    /// How far the process is set apart.
+    apart: Restrictions,
 }
 
 /// What an operation answers: the reply and, for some, a descriptor.
 type Answer = Result<(Reply, Option<OwnedFd>), Errno>;
 
-/// Opens the exports, restricts the process ([`Server::restrict_self`]) and serves `socket` until it closes.
+/// Sets the process apart, opens the exports, restricts the process ([`Server::restrict_self`]) and serves `socket`
+/// until it closes. To be called by the process's only thread.
 ///
 /// # Errors
 /// If an export cannot be opened, a restriction not be applied, or the other side breaks the protocol.
 pub fn run(socket: OwnedFd, exports: &[Export]) -> Result<(), ServerError> {
-    let mut server = Server::open(exports)?;
+    let mut server = Server::open_apart(exports)?;
     server.restrict_self()?;
     server.serve(socket.as_fd())
 }
@@ -72,18 +82,48 @@ impl Server {
     /// # Errors
     /// If one cannot be opened or is neither a directory nor a regular file.
     pub fn open(exports: &[Export]) -> Result<Server, ServerError> {
+        Server::open_in(exports, Apart::default())
+    }
+
+    /// As [`Server::open`], in namespaces of the process's own and from an empty root, as far as the host allows.
+    /// To be called by the process's only thread.
+    ///
+    /// # Errors
+    /// Those of [`Server::open`].
+    pub fn open_apart(exports: &[Export]) -> Result<Server, ServerError> {
+        let apart = Apart::enter(exports.iter().any(|export| export.writable));
+        let mut server = Server::open_in(exports, apart)?;
+        let apart = &mut server.apart;
+        apart.empty_root = apart.namespaces && namespaces::enter_empty_root().is_ok();
+        Ok(server)
+    }
+
+    fn open_in(exports: &[Export], apart: Apart) -> Result<Server, ServerError> {
         for (index, export) in exports.iter().enumerate() {
             if exports[..index].iter().any(|other| other.id == export.id) {
                 return Err(ServerError::Twice(export.id));
             }
         }
-        let exports: Vec<_> = exports.iter().map(OpenExport::open).collect::<Result<_, _>>()?;
+        let exports: Vec<_> = exports
+            .iter()
+            .map(|export| OpenExport::open(export, apart.namespaces))
+            .collect::<Result<_, _>>()?;
         let walker = Walker::new(exports.iter().map(|export| export.base.as_fd()));
+        let own = Some(c"/proc/self/fd").filter(|_| apart.namespaces);
+        let own = own.and_then(|path| files::clone_tree(path).ok());
+        let detached = own.is_some() && exports.iter().all(|export| export.detached);
         Ok(Server {
             exports,
             nodes: Nodes::default(),
             walker,
-            own_descriptors: sentry_host::memory_file::own_descriptors().ok(),
+            own_descriptors: own.or_else(|| memory_file::own_descriptors().ok()),
+            owners: apart.owners,
+            apart: Restrictions {
+                namespaces: apart.namespaces,
+                user_namespace: apart.user_namespace,
+                detached,
+                ..Restrictions::default()
+            },
         })
     }
 
@@ -99,7 +139,7 @@ impl Server {
     /// # Errors
     /// If the host refuses one of those that are not optional.
     pub fn restrict_self(&self) -> Result<Restrictions, RestrictError> {
-        restrict::restrict_self(&self.exports)
+        restrict::restrict_self(&self.exports, self.apart)
     }
 
     /// Answers requests until the other side closes its socket.
@@ -152,9 +192,7 @@ impl Server {
             Request::Lookup { node, names, open } => self.lookup(*node, names, *open),
             Request::List { node, name, cursor } => self.list(*node, *name, *cursor),
             Request::Open { node, access } => self.open_node(*node, *access),
-            Request::GetAttributes { node } => self
-                .find(*node)
-                .map(|found| (Reply::Attributes(found.attributes), None)),
+            Request::GetAttributes { node } => self.find(*node).and_then(|found| self.tell(&found)),
             Request::ReadLink { node } => self.read_link(*node),
             Request::FsTotals { node } => self.fs_totals(*node),
             Request::GetXattr { node, name } => self.get_xattr(*node, name),
@@ -268,14 +306,29 @@ impl Server {
     /// Gives out what was found at `name` in `parent`.
     fn step(&mut self, parent: NodeId, name: Name<'_>, found: &Found) -> Result<Step, Errno> {
         let target = read::link_target(found)?;
+        let attributes = self.with_owner(found)?;
         let node = self
             .nodes
             .child(parent, name.as_bytes(), Identity::from(&found.attributes))?;
         Ok(Step {
             node,
-            attributes: found.attributes,
+            attributes,
             target,
         })
+    }
+
+    /// The attributes with the true owner. (Those of a [`Found`] have the one that this process sees.)
+    fn with_owner(&mut self, found: &Found) -> Result<Attributes, Errno> {
+        let mut attributes = found.attributes;
+        if let Some(owners) = &mut self.owners {
+            owners.complete(found.fd.as_fd(), &mut attributes)?;
+        }
+        Ok(attributes)
+    }
+
+    /// Answers with the attributes of what was found.
+    fn tell(&mut self, found: &Found) -> Answer {
+        Ok((Reply::Attributes(self.with_owner(found)?), None))
     }
 }
 

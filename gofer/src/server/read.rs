@@ -50,10 +50,11 @@ impl Server {
             None => self.walker.walk(export.base.as_fd(), &[])?,
         };
         let target = link_target(&found)?;
+        let attributes = self.with_owner(&found)?;
         let node = self.nodes.root(index, Identity::from(&found.attributes))?;
         let root = Step {
             node,
-            attributes: found.attributes,
+            attributes,
             target,
         };
         Ok((Reply::Attached(Attached { root, writable }), None))
@@ -95,7 +96,12 @@ impl Server {
                     Ok(opened) => {
                         // What was opened is newer than what was found.
                         if let Some(step) = walked.steps.last_mut() {
-                            step.attributes = opened.attributes;
+                            let (uid, gid) = (step.attributes.uid, step.attributes.gid);
+                            step.attributes = Attributes {
+                                uid,
+                                gid,
+                                ..opened.attributes
+                            };
                         }
                         descriptor = Some(opened.fd);
                         Ok(())
@@ -132,12 +138,8 @@ impl Server {
     pub(super) fn open_node(&mut self, node: NodeId, access: Access) -> Answer {
         let found = self.find(node)?;
         let opened = self.open_checked(node, &found, access)?;
-        Ok((
-            Reply::Opened(Opened {
-                attributes: opened.attributes,
-            }),
-            Some(opened.fd),
-        ))
+        let attributes = self.with_owner(&opened)?;
+        Ok((Reply::Opened(Opened { attributes }), Some(opened.fd)))
     }
 
     /// `EROFS` or `EACCES` unless the rules of the node's export let a file with these attributes be opened.
@@ -292,6 +294,15 @@ impl Server {
             }
             true
         });
+        if let Some(owners) = &mut self.owners
+            && complete
+        {
+            let mut files: Vec<(&[u8], &mut Attributes)> = entries
+                .iter_mut()
+                .filter_map(|entry| Some((&*entry.name, &mut entry.details.as_mut()?.attributes)))
+                .collect();
+            complete = owners.complete_in(dir.as_fd(), &mut files).is_ok();
+        }
         if !complete {
             for entry in entries {
                 entry.details = None;

@@ -33,12 +33,20 @@ pub enum RestrictError {
 /// CAP_DAC_READ_SEARCH, so that root's guest reads what root would read. Writable ones keep CAP_DAC_OVERRIDE,
 /// CAP_FOWNER and CAP_CHOWN too. They hold for the whole process: in exports of what everybody may read, the
 /// gofer's own checks of the others' bits count, not the kernel's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restrictions {
     /// The version of Landlock in force; 0 for none.
     pub landlock: u32,
     /// The capabilities that are left, by bit.
     pub capabilities: u64,
+    /// Mount, network, IPC, UTS and cgroup namespaces of its own.
+    pub namespaces: bool,
+    /// A user namespace of its own too.
+    pub user_namespace: bool,
+    /// The root directory is empty and cannot be written.
+    pub empty_root: bool,
+    /// Nothing is above the exports (and above its own descriptors in /proc).
+    pub detached: bool,
 }
 
 /// Enough descriptors for one request at a time. The exports come on top, and where files can lose their names, those
@@ -51,7 +59,7 @@ const CHANGE: u64 = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 
 /// Of [`CHANGE`], what a rule for a file can grant.
 const CHANGE_FILE: u64 = 1 << 1 | 1 << 14;
 
-const fn call(number: i64, name: &'static str, rule: Rule, why: &'static str) -> HostCall {
+pub(super) const fn call(number: i64, name: &'static str, rule: Rule, why: &'static str) -> HostCall {
     HostCall {
         number,
         name,
@@ -102,6 +110,10 @@ const READING: &[HostCall] = &[
         ]),
         "copying a root's descriptor; looking at one that was sent",
     ),
+];
+
+/// And those that any process here needs.
+pub(super) const CALLS_OF_MEMORY_AND_END: &[HostCall] = &[
     call(libc::SYS_brk, "brk", Rule::Always, "memory"),
     call(
         libc::SYS_mmap,
@@ -198,19 +210,23 @@ pub fn host_calls(writable: bool) -> Vec<HostCall> {
     } else {
         std::slice::from_ref(&OPENAT_READING)
     };
-    READING.iter().chain(rest).copied().collect()
+    READING
+        .iter()
+        .chain(CALLS_OF_MEMORY_AND_END)
+        .chain(rest)
+        .copied()
+        .collect()
 }
 
-fn nix<T>(what: &'static str, result: nix::Result<T>) -> Result<T, RestrictError> {
+pub(super) fn nix<T>(what: &'static str, result: nix::Result<T>) -> Result<T, RestrictError> {
     result.map_err(|errno| RestrictError::Host {
         what,
         error: errno.into(),
     })
 }
 
-pub(super) fn restrict_self(exports: &[OpenExport]) -> Result<Restrictions, RestrictError> {
-    let writable = exports.iter().any(|export| export.writable);
-    // The terminal, or timeout(1), sends these to the whole group; the gofer goes when its socket or its parent does.
+/// The terminal, or timeout(1), sends these to the whole group; the gofer goes when its socket or its parent does.
+pub(super) fn ignore_signals() -> Result<(), RestrictError> {
     for signal in [
         Signal::SIGINT,
         Signal::SIGTERM,
@@ -223,6 +239,13 @@ pub(super) fn restrict_self(exports: &[OpenExport]) -> Result<Restrictions, Rest
     ] {
         nix("signals", process::set_disposition(signal, Disposition::Ignore))?;
     }
+    Ok(())
+}
+
+/// `apart`: what has been done already.
+pub(super) fn restrict_self(exports: &[OpenExport], apart: Restrictions) -> Result<Restrictions, RestrictError> {
+    let writable = exports.iter().any(|export| export.writable);
+    ignore_signals()?;
     // Modes come from the guest, whose umask the sentry has applied.
     umask(Mode::empty());
     let files = MAX_FILES + exports.len() as u64 * 2 + if writable { MAX_HELD as u64 } else { 0 };
@@ -234,12 +257,18 @@ pub(super) fn restrict_self(exports: &[OpenExport]) -> Result<Restrictions, Rest
     nix("RLIMIT_NPROC", setrlimit(Resource::RLIMIT_NPROC, 0, 0))?;
     nix("PR_SET_PDEATHSIG", prctl::set_pdeathsig(Signal::SIGKILL))?;
     nix("PR_SET_DUMPABLE", prctl::set_dumpable(false))?;
-    nix("dropping capabilities", caps::drop_all_but(capabilities(exports)))?;
+    // In a user namespace of its own they would only be rights over the user's own files, which Linux does not give.
+    let kept = if apart.user_namespace { 0 } else { capabilities(exports) };
+    nix("dropping capabilities", caps::drop_all_but(kept))?;
     let capabilities = nix("reading capabilities", caps::get())?.permitted;
     nix("PR_SET_NO_NEW_PRIVS", prctl::set_no_new_privs())?;
     let landlock = nix("Landlock", confine(exports, writable))?;
     Filter::compile(&host_calls(writable), Outside::Kill)?.install()?;
-    Ok(Restrictions { landlock, capabilities })
+    Ok(Restrictions {
+        landlock,
+        capabilities,
+        ..apart
+    })
 }
 
 fn capabilities(exports: &[OpenExport]) -> u64 {

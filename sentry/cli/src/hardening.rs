@@ -1,15 +1,20 @@
 //! `sentry hardening`: what protects this host from a guest, as tried out just now.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::AsFd;
 
+use nix::sys::wait::waitpid;
 use sentry_host::filter::{self, HostCall, Rule};
+use sentry_host::{process, scm};
 
 use crate::args::Hardening;
-use crate::host_calls;
-use crate::parts::{Protection, Report};
+use crate::parts::{self, Gofer, Protection, Report};
 use crate::supervisor::{self, FAILED};
 use crate::terminal::complain;
+use crate::view::Tree;
+use crate::{host_calls, spawn};
 
 /// Runs the command; the exit code.
 pub fn main(options: &Hardening) -> u8 {
@@ -24,22 +29,60 @@ pub fn main(options: &Hardening) -> u8 {
             return FAILED;
         }
     };
-    let text = render(&platform, &protections);
+    let gofer = match probe_gofer() {
+        Ok(protections) => protections,
+        Err(what) => {
+            complain(&what);
+            return FAILED;
+        }
+    };
+    let text = render(&platform, &protections, &gofer);
     // A reader that has seen enough is no reason to fail.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     0
 }
 
-fn render(platform: &str, protections: &[Protection]) -> String {
+/// Starts a gofer, with an export as in the default view, that only reports its isolation (`sentry hardening`).
+fn probe_gofer() -> Result<Vec<Protection>, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the gofer does not start: {error}");
+    let null = File::options().read(true).write(true).open("/dev/null");
+    let null = null.map_err(|error| failed(&error))?;
+    let executable = process::own_executable().map_err(|error| failed(&error))?;
+    let (socket, theirs) = parts::socket_pair().map_err(|error| failed(&error))?;
+    let gofer = Gofer {
+        trees: vec![Tree::everybody("/usr".into())],
+        report: true,
+    };
+    let configuration = parts::configuration(&gofer).map_err(|error| failed(&error))?;
+    let error = std::io::stderr();
+    let descriptors = [
+        null.as_fd(),
+        null.as_fd(),
+        error.as_fd(),
+        configuration.as_fd(),
+        theirs.as_fd(),
+    ];
+    let pid = spawn::start_gofer(executable.as_fd(), &descriptors).map_err(|error| failed(&error))?;
+    drop(theirs);
+    let mut answer = vec![0; parts::LARGEST];
+    let received = scm::recv_with_fds(socket.as_fd(), &mut answer, 0);
+    let _ = waitpid(pid, None);
+    match received {
+        Ok((0, _)) => Err("the gofer does not start".into()),
+        Ok((len, _)) => serde_json::from_slice(answer.get(..len).unwrap_or_default()).map_err(|error| failed(&error)),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+fn render(platform: &str, protections: &[Protection], of_gofer: &[Protection]) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
         "Platform: {platform}\n\nThe sentry's process, as set up on this host:"
     );
-    for protection in protections {
-        let state = if protection.in_force { "yes" } else { "NO " };
-        let _ = writeln!(text, "  {state}  {:20} {}", protection.name, protection.detail);
-    }
+    list(&mut text, protections);
+    text.push_str("\nThe gofer's process, with the default view:\n");
+    list(&mut text, of_gofer);
     let table = host_calls::for_platform(platform);
     section(&mut text, "Host calls of the sentry", "any other ends it", &table);
     let stub = "only from the stub's own text; anything else is a system call to the sentry";
@@ -58,7 +101,21 @@ fn render(platform: &str, protections: &[Protection]) -> String {
         "any other ends it",
         &writing,
     );
+    let owners = sentry_gofer::server::owners_calls(true);
+    section(
+        &mut text,
+        "Host calls of the process that tells an ordinary user's gofer the owners of files",
+        "any other ends it",
+        &owners,
+    );
     text
+}
+
+fn list(text: &mut String, protections: &[Protection]) {
+    for protection in protections {
+        let state = if protection.in_force { "yes" } else { "NO " };
+        let _ = writeln!(text, "  {state}  {:20} {}", protection.name, protection.detail);
+    }
 }
 
 fn section(text: &mut String, title: &str, otherwise: &str, table: &[HostCall]) {

@@ -59,6 +59,8 @@ pub enum Setting {
 pub struct Gofer {
     /// What it serves.
     pub trees: Vec<Tree>,
+    /// Only report what isolation there is.
+    pub report: bool,
 }
 
 /// One protection: what it is, and whether it is in force.
@@ -92,7 +94,7 @@ pub enum Heard {
 }
 
 /// The largest report.
-const LARGEST: usize = 64 << 10;
+pub const LARGEST: usize = 64 << 10;
 
 /// The present time of `CLOCK_MONOTONIC`, which all parts share.
 pub fn now() -> Duration {

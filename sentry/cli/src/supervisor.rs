@@ -510,7 +510,10 @@ fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
     let plan = Plan {
         kernel: Some(kernel),
         platform: exec.platform,
-        trees: Some(Gofer { trees: view.trees }),
+        trees: Some(Gofer {
+            trees: view.trees,
+            report: false,
+        }),
         strace: strace_file,
         terminal: socket,
         debug_filter: exec.debug_filter_log,

@@ -21,6 +21,19 @@ pub struct Tree {
     pub hide_credentials: bool,
 }
 
+impl Tree {
+    /// What everybody may read below `path`, as the only tree.
+    pub fn everybody(path: PathBuf) -> Tree {
+        Tree {
+            id: 0,
+            path,
+            writable: false,
+            world_readable_only: true,
+            hide_credentials: false,
+        }
+    }
+}
+
 impl From<Tree> for sentry_gofer::server::Export {
     fn from(tree: Tree) -> Self {
         let Tree {

@@ -14,6 +14,13 @@ fn check(result: libc::c_long) -> io::Result<usize> {
     }
 }
 
+/// The descriptor that a call has just made.
+fn made(result: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: callers pass the result of a call that makes a descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
 /// Attributes of the file behind `fd` itself, `O_PATH` descriptors included; the birth time where the file
 /// system has one. Nothing is followed or mounted.
 ///
@@ -84,8 +91,8 @@ pub fn parse_entries(mut buf: &[u8]) -> impl Iterator<Item = RawEntry<'_>> {
 /// # Errors
 /// Those of lseek(2).
 pub fn seek_directory(dir: BorrowedFd<'_>, position: i64) -> io::Result<()> {
-    // SAFETY: lseek takes no pointers.
-    check(unsafe { libc::lseek(dir.as_raw_fd(), position, libc::SEEK_SET) }).map(drop)
+    nix::unistd::lseek64(dir, position, nix::unistd::Whence::SeekSet)?;
+    Ok(())
 }
 
 /// Sets the permission bits of the file behind an `O_PATH` descriptor (fchmodat2, Linux 6.6).
@@ -158,9 +165,7 @@ pub fn list_xattr(fd: BorrowedFd<'_>, max: usize) -> io::Result<Vec<u8>> {
 pub fn open_at(dir: BorrowedFd<'_>, name: &CStr, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
     // SAFETY: `name` is a C string that lives for the call.
     let result = unsafe { libc::openat(dir.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, mode) };
-    check(result.into())?;
-    // SAFETY: the call has just made this descriptor; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(result) })
+    made(result.into())
 }
 
 /// openat2(2) with `O_CLOEXEC`; `resolve` is `RESOLVE_*`.
@@ -176,9 +181,21 @@ pub fn open_at2(dir: BorrowedFd<'_>, path: &CStr, flags: libc::c_int, mode: u32,
     let size = size_of::<libc::open_how>();
     // SAFETY: `path` is a C string and `how` a structure of `size` bytes; both live for the call.
     let result = unsafe { libc::syscall(libc::SYS_openat2, dir.as_raw_fd(), path.as_ptr(), &raw const how, size) };
-    let fd = check(result)?;
-    // SAFETY: the call has just made this descriptor; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+    made(result)
+}
+
+/// Clones the mounts at and below `path` into a tree of their own, detached from everything (open_tree(2) with
+/// `OPEN_TREE_CLONE` and `AT_RECURSIVE`): an `O_PATH` descriptor of its root, above which there is nothing. The tree
+/// lives as long as the descriptor. Links in `path` are followed.
+///
+/// # Errors
+/// Those of open_tree(2): `EPERM` without `CAP_SYS_ADMIN` over the mount namespace.
+pub fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
+    const OPEN_TREE_CLONE: libc::c_int = 1;
+    const AT_RECURSIVE: libc::c_int = 0x8000;
+    let flags = OPEN_TREE_CLONE | AT_RECURSIVE | libc::O_CLOEXEC;
+    // SAFETY: `path` is a C string that lives for the call.
+    made(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })
 }
 
 /// Writes to the end of an open file, wherever that is by then (pwritev2(2) with `RWF_APPEND`).

@@ -14,6 +14,9 @@ pub const EMPTY: CloneFlags = CloneFlags::CLONE_NEWPID
     .union(CloneFlags::CLONE_NEWUTS)
     .union(CloneFlags::CLONE_NEWCGROUP);
 
+/// Those for a process that starts no other: a PID namespace is entered by children only.
+pub const EMPTY_FOR_ONE: CloneFlags = EMPTY.difference(CloneFlags::CLONE_NEWPID);
+
 /// Becomes another user for good (real, effective and saved ids) without supplementary groups. Root only.
 pub fn become_user(uid: Uid, gid: Gid) -> nix::Result<()> {
     nix::unistd::setgroups(&[])?;
@@ -33,6 +36,13 @@ pub fn enter_user_namespace(others: CloneFlags) -> nix::Result<()> {
 
 fn write_proc(path: &str, content: &str) -> nix::Result<()> {
     std::fs::write(path, content).map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+}
+
+/// From now on the mount namespace's mounts follow what happens to those they were copied from, and never the other
+/// way round.
+pub fn only_follow_mounts() -> nix::Result<()> {
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
 }
 
 /// Leaves the mount namespace's whole tree for an empty read-only file system. Needs a mount namespace of our own

@@ -148,6 +148,30 @@ pub fn marked(mark: &str) -> Vec<(i32, Vec<String>)> {
     found
 }
 
+/// The children of a process.
+pub fn children(of: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<i32>().ok());
+        if parent == Some(of) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// The words of a process's command line, with spaces between them.
+pub fn command_line(pid: i32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
+}
+
 /// The text of standard error.
 pub fn error_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
