@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::{Host, Setup, brief};
 use crate::report::{Outcome, Report};
-use crate::{On, Unit};
+use crate::{On, Place, Unit};
 
 /// Families whose cases use files: they run on every kind of file system.
 const ON_FILES: &[&str] = &[
@@ -22,23 +22,12 @@ const ON_FILES: &[&str] = &[
     "splice",
 ];
 
-/// On which file system the cases work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// The sandbox's own `/tmp`.
-    Tmpfs,
-    /// The current directory: a host directory with a layer in memory above.
-    Overlay,
-    /// A host directory shown with `--rw`.
-    Writable,
-}
-
 impl Place {
     fn suffix(self) -> &'static str {
         match self {
             Place::Tmpfs => "",
             Place::Overlay => "@overlay",
-            Place::Writable => "@rw",
+            Place::GoferRw => "@rw",
         }
     }
 }
@@ -67,10 +56,11 @@ pub fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
     let mut units: Vec<Unit<'_>> = Vec::new();
     for (family, names) in families(host)? {
         for &on in &host.options.on {
-            for place in [Place::Tmpfs, Place::Overlay, Place::Writable] {
-                if place != Place::Tmpfs && (on == On::Native || !ON_FILES.contains(&family.as_str())) {
-                    continue;
-                }
+            let places = match host.options.fs.as_slice() {
+                _ if on == On::Native || !ON_FILES.contains(&family.as_str()) => &[Place::Tmpfs],
+                places => places,
+            };
+            for &place in places {
                 let tagged = |name: &str| name.replacen('/', &format!("{}/", place.suffix()), 1);
                 let names: Vec<String> = names
                     .iter()
@@ -139,7 +129,7 @@ fn batch(host: &Host, report: &Report, on: On, place: Place, names: &[String]) {
             setup.env.push(("GUEST_TMP".into(), dir.to_string_lossy().into_owned()));
             setup.cwd = Some(dir);
         }
-        (Place::Writable, _) => {
+        (Place::GoferRw, _) => {
             setup.env.push(("GUEST_TMP".into(), "/writable".into()));
             setup.env.push(("GUEST_PLACE".into(), "writable".into()));
             setup

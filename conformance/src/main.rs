@@ -1,4 +1,4 @@
-//! The conformance runner: `cargo run --release -p sentry-conformance -- run`.
+//! The conformance runner: `cargo run --release -p conformance -- run`.
 //!
 //! Everything runs on Linux itself first (`native`, the oracle) and then in a sandbox on each platform:
 //!
@@ -6,7 +6,8 @@
 //!   writable host directory;
 //! - `programs`: ordinary commands, whose output, exit code and signal must be those of the native run;
 //! - `escape`: attempts to read a host file outside the allowlist;
-//! - `hostile`: guests that attack the stub in their own address space.
+//! - `hostile`: guests that attack the stub in their own address space;
+//! - `random`: random sequences of calls, compared step by step; a difference is shrunk to a short sequence.
 //!
 //! The last line is `N passed, N failed, N skipped`; the exit code is 1 if anything failed.
 
@@ -17,6 +18,8 @@ mod guest;
 mod host;
 mod hostile;
 mod programs;
+mod progress;
+mod random;
 mod report;
 
 use std::path::PathBuf;
@@ -78,6 +81,19 @@ pub enum Suite {
     Escape,
     /// Attacks on the stub
     Hostile,
+    /// Random sequences of calls
+    Random,
+}
+
+/// On which file system the cases work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Place {
+    /// The sandbox's own `/tmp`.
+    Tmpfs,
+    /// The current directory: a host directory with a layer in memory above.
+    Overlay,
+    /// A host directory shown with `--rw`.
+    GoferRw,
 }
 
 /// Options of `run`.
@@ -91,9 +107,15 @@ pub struct Run {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "guest,programs,escape,hostile"
+        default_value = "guest,programs,escape,hostile,random"
     )]
     pub suite: Vec<Suite>,
+    /// File systems of the guest cases that use files; the others run once, on tmpfs
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tmpfs,overlay,gofer-rw")]
+    pub fs: Vec<Place>,
+    /// Run everything N times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub repeat: u32,
     /// Worker threads of each sandbox
     #[arg(long, value_name = "N")]
     pub workers: Option<u16>,
@@ -112,6 +134,12 @@ pub struct Run {
     /// Requests of the hostile guests
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub requests: u64,
+    /// Random sequences of each kind; with the default, those of a fixed seed and of a new one
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub cases: u64,
+    /// The seed of the random sequences, in hexadecimal, instead of a fixed and a new one
+    #[arg(long, value_name = "SEED", value_parser = |text: &str| u64::from_str_radix(text, 16))]
+    pub seed: Option<u64>,
     /// The sentry executable, instead of building it
     #[arg(long, value_name = "FILE")]
     pub sentry: Option<PathBuf>,
@@ -141,6 +169,7 @@ fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
             Suite::Programs => units.extend(programs::units(host)?),
             Suite::Escape => units.extend(escape::units(host)),
             Suite::Hostile => units.extend(hostile::units(host)),
+            Suite::Random => units.extend(random::units(host)),
         }
     }
     Ok(units)
@@ -149,18 +178,27 @@ fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
 fn run(options: Run) -> Result<bool, String> {
     let report = Report::new(options.verbose);
     let jobs = options.jobs.clamp(1, 64);
+    let rounds = options.repeat.max(1) as usize;
     let json = options.json.clone();
     let host = Host::prepare(options)?;
     let units = units(&host)?;
     let next = AtomicUsize::new(0);
     let panicked = Mutex::new(false);
+    let all = units.len() * rounds;
     std::thread::scope(|scope| {
+        scope.spawn(|| progress::show(&report, all));
         for _ in 0..jobs {
             scope.spawn(|| {
-                while let Some(unit) = units.get(next.fetch_add(1, Ordering::SeqCst)) {
+                loop {
+                    let at = next.fetch_add(1, Ordering::SeqCst);
+                    if at >= all {
+                        break;
+                    }
+                    let unit = &units[at % units.len()];
                     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| unit(&report))).is_err() {
                         *panicked.lock().unwrap_or_else(|e| e.into_inner()) = true;
                     }
+                    report.unit_done();
                 }
             });
         }
@@ -182,6 +220,7 @@ fn list(options: Run) -> Result<(), String> {
     names.extend(programs::names());
     names.extend(escape::names());
     names.extend(hostile::names());
+    names.extend(random::names());
     names
         .iter()
         .filter(|n| host.options.wants(n))

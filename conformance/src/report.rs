@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -39,6 +40,7 @@ pub struct Entry {
 /// All results so far.
 pub struct Report {
     entries: Mutex<Vec<Entry>>,
+    units: AtomicUsize,
     verbose: bool,
     known: Vec<(String, String)>,
 }
@@ -58,6 +60,7 @@ impl Report {
     pub fn new(verbose: bool) -> Report {
         Report {
             entries: Mutex::new(Vec::new()),
+            units: AtomicUsize::new(0),
             verbose,
             known: known_gaps(),
         }
@@ -79,6 +82,9 @@ impl Report {
             detail,
             ms: took.as_millis() as u64,
         };
+        if outcome == Outcome::Fail || self.verbose {
+            crate::progress::clear();
+        }
         match outcome {
             Outcome::Fail => println!("FAIL {:8} {}: {}", on.name(), entry.name, entry.detail),
             Outcome::Skip if self.verbose => println!("skip {:8} {}: {}", on.name(), entry.name, entry.detail),
@@ -86,6 +92,19 @@ impl Report {
             _ => {}
         }
         self.entries.lock().unwrap_or_else(|e| e.into_inner()).push(entry);
+    }
+
+    /// Notes that a piece of work is done.
+    pub fn unit_done(&self) {
+        self.units.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many pieces of work are done, and how many cases passed, failed and were skipped.
+    pub fn so_far(&self) -> (usize, [usize; 3]) {
+        let entries = self.entries.lock().unwrap_or_else(|e| e.into_inner());
+        let count = |outcome| entries.iter().filter(|e| e.outcome == outcome).count();
+        let counts = [Outcome::Pass, Outcome::Fail, Outcome::Skip].map(count);
+        (self.units.load(Ordering::SeqCst), counts)
     }
 
     /// Adds a pass or a failure.

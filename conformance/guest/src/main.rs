@@ -2,9 +2,11 @@
 //!
 //! `guest list` prints their names; `guest run NAME` runs one in this process; `guest batch NAME…` runs each in a
 //! child of its own and prints one line a case: `pass NAME`, `skip NAME reason` or `fail NAME what`.
+//! `guest random …` runs random sequences of calls ([`random`]).
 //! `guest tool …` are small programs that cases and other tests start.
 
 mod cases;
+mod random;
 mod sys;
 mod tool;
 
@@ -122,10 +124,46 @@ fn main() {
             println!("start {n}");
             run_in_child(n);
         }),
+        ["random", kind, seed, count] => random::many(kind, seed, count),
+        ["random-steps", kind, seed, steps] => random::steps(kind, seed, steps),
         ["tool", name, rest @ ..] => tool::run(name, rest),
         _ => {
-            eprintln!("usage: guest list | run NAME | batch NAME… | tool NAME ARG…");
+            eprintln!(
+                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | tool NAME ARG…"
+            );
             exit(2)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cases that the coverage files name exist.
+    #[test]
+    fn coverage_names_cases() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../coverage");
+        let mut files = 0;
+        for entry in std::fs::read_dir(dir).expect("coverage files") {
+            let path = entry.expect("coverage files").path();
+            if path.extension().is_none_or(|e| e != "json") {
+                continue;
+            }
+            files += 1;
+            let text = std::fs::read_to_string(&path).expect("a text");
+            let calls: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            for (call, entry) in calls.as_object().expect("calls by name") {
+                for name in entry["tests"].as_array().into_iter().flatten() {
+                    let name = name.as_str().unwrap_or_default();
+                    assert!(
+                        cases::all().any(|case| case.name == name),
+                        "{}: {call}: no case is called {name:?}",
+                        path.display()
+                    );
+                }
+            }
+        }
+        assert!(files > 30, "{files} files");
     }
 }

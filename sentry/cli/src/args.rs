@@ -33,7 +33,11 @@ pub enum Command {
     /// Show which protections are in force on this host, and what each part may still do
     Hardening(Hardening),
     /// List the system calls that the kernel implements
-    Syscalls,
+    Syscalls {
+        /// As a JSON array, with the conformance cases that show each call
+        #[arg(long)]
+        json: bool,
+    },
     /// Say what of the log of an `strace -f` run the kernel does not do
     #[command(after_help = CHECK_CODES)]
     Check {

@@ -53,11 +53,14 @@ impl Demand {
             self.unknown.entry(name.into()).or_default().add(line);
             return;
         };
-        let refused = known.refused.iter().find(|token| has_word(arguments, token));
+        let refused = known.refused.iter().find(|(token, _)| has_word(arguments, token));
         match (known.status, refused) {
-            (Status::Implemented, _) => {}
-            (Status::Missing, _) => self.missing.entry((name.into(), known.note)).or_default().add(line),
-            (Status::Partial, Some(token)) => self.refused.entry((name.into(), token)).or_default().add(line),
+            (Status::Supported, _) => {}
+            (Status::Refused, _) => {
+                let errno = known.errno.unwrap_or_default();
+                self.missing.entry((name.into(), errno)).or_default().add(line);
+            }
+            (Status::Partial, Some((token, _))) => self.refused.entry((name.into(), token)).or_default().add(line),
             (Status::Partial, None) => self.partial.entry((name.into(), known.note)).or_default().add(line),
         }
     }

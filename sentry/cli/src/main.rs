@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let code = match cli.command {
         Command::Exec(exec) => supervisor::exec(&exec),
         Command::Hardening(hardening) => hardening::main(&hardening),
-        Command::Syscalls => syscalls::main(),
+        Command::Syscalls { json } => syscalls::main(json),
         Command::Check { trace } => check::main(&trace),
     };
     code.into()

@@ -1,147 +1,169 @@
-//! Which system calls are implemented: derived from the table that answers them.
+//! Which system calls there are: the files in `conformance/coverage`, one for each family of the table that answers
+//! them. They are part of the executable; the tests below hold them against the table.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use sentry_abi::syscalls::NAMES;
+use serde::Deserialize;
 
-use crate::syscalls::{self, REFUSED};
+use crate::syscalls::COVERAGE;
+
+/// The file of calls that have no row in the table.
+const ABSENT: &str = include_str!("../../../../conformance/coverage/absent.json");
 
 /// How much of a call there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Status {
     /// What programs use of it.
-    Implemented,
-    /// Some of its flags or commands are refused.
+    Supported,
+    /// Some of its flags or commands are refused, or do less than on Linux.
     Partial,
     /// It answers an error.
-    Missing,
+    Refused,
 }
 
 impl Status {
     /// As `sentry syscalls` prints it.
     pub fn text(self) -> &'static str {
         match self {
-            Status::Implemented => "implemented",
+            Status::Supported => "supported",
             Status::Partial => "partial",
-            Status::Missing => "missing",
+            Status::Refused => "refused",
         }
     }
 }
 
-/// One line of `sentry syscalls`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Coverage {
-    pub nr: u64,
-    pub name: &'static str,
-    pub status: Status,
-    /// What is missing of it, or what a refused call answers.
-    pub note: &'static str,
-    /// Arguments that are refused, as strace(1) names them: one whose name begins so.
-    pub refused: &'static [&'static str],
+/// A call in a coverage file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    support: Status,
+    /// What a refused call answers.
+    #[serde(default, borrow)]
+    errno: Option<&'static str>,
+    /// Why it is refused.
+    #[serde(default, borrow)]
+    why: Option<&'static str>,
+    /// What a partial call does less than on Linux.
+    #[serde(default, borrow)]
+    note: Option<&'static str>,
+    /// Arguments of a partial call that are refused, and what they answer.
+    #[serde(default, borrow)]
+    missing: BTreeMap<&'static str, &'static str>,
+    /// Conformance cases that show it.
+    #[serde(default, borrow)]
+    tests: Vec<&'static str>,
 }
 
-/// Calls that do less than Linux, what is missing, and the arguments, as strace(1) names them, that are refused.
-const PARTIAL: &[(&str, &str, &[&str])] = &[
-    ("adjtimex", "reading only: the clock is the host's", &[]),
-    ("clock_adjtime", "reading only: the clock is the host's", &[]),
-    ("clock_settime", "refused with EPERM: the clock is the host's", &[]),
-    ("settimeofday", "refused with EPERM: the clock is the host's", &[]),
-    ("fcntl", "no leases", &["F_SETLEASE"]),
-    ("get_mempolicy", "one node", &[]),
-    ("mbind", "one node", &[]),
-    ("set_mempolicy", "one node", &[]),
-    ("ioctl", "terminals and files", &[]),
-    (
-        "madvise",
-        "advice about fork, merging and hardware errors is refused",
-        &[
-            "MADV_REMOVE",
-            "MADV_DONTFORK",
-            "MADV_WIPEONFORK",
-            "MADV_MERGEABLE",
-            "MADV_UNMERGEABLE",
-            "MADV_COLLAPSE",
-            "MADV_GUARD",
-            "MADV_HWPOISON",
-            "MADV_SOFT_OFFLINE",
-        ],
-    ),
-    (
-        "membarrier",
-        "no SYNC_CORE and no RSEQ",
-        &[
-            "MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE",
-            "MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ",
-        ],
-    ),
-    ("mincore", "mapped pages count as resident", &[]),
-    (
-        "mmap",
-        "no MAP_HUGETLB; MAP_LOCKED and MAP_GROWSDOWN have no effect",
-        &["MAP_HUGETLB"],
-    ),
-    ("mremap", "no MREMAP_DONTUNMAP", &["MREMAP_DONTUNMAP"]),
-    ("pkey_mprotect", "without a key only", &[]),
-    ("prctl", "the options that programs use", &[]),
-    (
-        "sched_setattr",
-        "kept and told, the host schedules; no deadline policy",
-        &["SCHED_DEADLINE"],
-    ),
-    ("sched_setscheduler", "kept and told; the host schedules", &[]),
-    ("setpriority", "kept and told; the host schedules", &[]),
-    (
-        "socket",
-        "Unix sockets",
-        &[
-            "AF_INET",
-            "AF_NETLINK",
-            "AF_PACKET",
-            "AF_VSOCK",
-            "AF_ALG",
-            "AF_BLUETOOTH",
-        ],
-    ),
-    ("syslog", "the log is empty", &[]),
-];
+/// One line of `sentry syscalls`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coverage {
+    /// The call's number.
+    pub nr: u64,
+    /// Its name.
+    pub name: &'static str,
+    /// How much of it there is.
+    pub status: Status,
+    /// What is less than on Linux, or why the call is refused.
+    pub note: &'static str,
+    /// What a refused call answers.
+    pub errno: Option<&'static str>,
+    /// Arguments that are refused, as strace(1) names them (one whose name begins so), and what they answer.
+    pub refused: Vec<(&'static str, &'static str)>,
+    /// Conformance cases that show it.
+    pub tests: Vec<&'static str>,
+}
+
+type Family = BTreeMap<&'static str, Entry>;
+
+fn parse(text: &'static str) -> Result<Family, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+static ENTRIES: LazyLock<Family> = LazyLock::new(|| {
+    let texts = COVERAGE.iter().map(|family| family.2).chain([ABSENT]);
+    // A file that does not parse fails the tests; its calls then count as unknown here.
+    texts.flat_map(|text| parse(text).unwrap_or_default()).collect()
+});
 
 /// All calls of x86-64, by number.
 pub fn coverage() -> Vec<Coverage> {
-    NAMES
-        .iter()
-        .map(|&(nr, name)| {
-            let nr = u64::from(nr);
-            let refused = REFUSED.iter().find(|(number, _, _)| *number == nr);
-            let partial = PARTIAL.iter().find(|(partial, _, _)| *partial == name);
-            let (status, note, refused) = match (syscalls::lookup(nr), refused, partial) {
-                (None, _, _) => (Status::Missing, "ENOSYS", [].as_slice()),
-                (Some(_), Some((_, _, errno)), _) => (Status::Missing, errno.name(), [].as_slice()),
-                (Some(_), None, Some((_, note, refused))) => (Status::Partial, *note, *refused),
-                (Some(_), None, None) => (Status::Implemented, "", [].as_slice()),
-            };
-            Coverage {
-                nr,
-                name,
-                status,
-                note,
-                refused,
-            }
+    let row = |&(nr, name): &(u16, &'static str)| {
+        let entry = ENTRIES.get(name)?;
+        Some(Coverage {
+            nr: nr.into(),
+            name,
+            status: entry.support,
+            note: entry.note.or(entry.why).unwrap_or_default(),
+            errno: entry.errno,
+            refused: entry.missing.iter().map(|(name, errno)| (*name, *errno)).collect(),
+            tests: entry.tests.clone(),
         })
-        .collect()
+    };
+    NAMES.iter().filter_map(row).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::syscalls::{self, REFUSED};
 
     #[test]
     fn every_row_has_its_linux_name() {
         for row in syscalls::implemented() {
             assert_eq!(sentry_abi::syscalls::name(row.0), Some(row.1));
         }
-        let list = coverage();
-        let status = |name: &str| list.iter().find(|line| line.name == name).map(|line| line.status);
-        assert_eq!(status("getrandom"), Some(Status::Implemented));
-        assert_eq!(status("mmap"), Some(Status::Partial));
-        assert_eq!(status("bpf"), Some(Status::Missing));
+    }
+
+    #[test]
+    fn each_file_has_the_calls_of_its_family() {
+        let mut all = BTreeSet::new();
+        for &(family, table, text) in COVERAGE {
+            let file = format!("conformance/coverage/{family}.json");
+            let calls = parse(text).unwrap_or_else(|error| panic!("{file}: {error}"));
+            let rows: BTreeSet<_> = table.iter().map(|row| row.1).collect();
+            let named: BTreeSet<_> = calls.keys().copied().collect();
+            assert_eq!(named, rows, "{file}");
+            assert!(all.is_disjoint(&named), "{file}: a call is in two files");
+            all.extend(named);
+        }
+        let absent: BTreeSet<_> = parse(ABSENT).unwrap().keys().copied().collect();
+        assert!(all.is_disjoint(&absent), "absent.json has calls of the table");
+        all.extend(absent);
+        let linux: BTreeSet<_> = NAMES.iter().map(|entry| entry.1).collect();
+        assert_eq!(all, linux);
+    }
+
+    #[test]
+    fn refused_calls_are_those_of_the_table() {
+        for call in coverage() {
+            let answer = match REFUSED.iter().find(|(nr, _, _)| *nr == call.nr) {
+                Some((_, _, errno)) => Some(errno.name()),
+                None if syscalls::lookup(call.nr).is_none() => Some("ENOSYS"),
+                None => None,
+            };
+            assert_eq!(call.errno, answer, "{}", call.name);
+            assert_eq!(call.status == Status::Refused, answer.is_some(), "{}", call.name);
+        }
+    }
+
+    #[test]
+    fn entries_say_what_they_must() {
+        for call in coverage() {
+            let name = call.name;
+            assert_eq!(call.note.is_empty(), call.status == Status::Supported, "{name}: a note");
+            assert!(
+                call.refused.is_empty() || call.status == Status::Partial,
+                "{name}: refused arguments"
+            );
+            assert!(
+                !call.tests.is_empty() || call.status == Status::Refused,
+                "{name}: no tests"
+            );
+        }
     }
 }

@@ -12,6 +12,12 @@ macro_rules! families {
     ($($family:ident),* $(,)?) => {
         $(mod $family;)*
         const FAMILIES: &[&[Row]] = &[$($family::TABLE),*];
+        /// Each family's name, rows, and coverage file.
+        pub(crate) const COVERAGE: &[(&str, &[Row], &str)] = &[$((
+            stringify!($family),
+            $family::TABLE,
+            include_str!(concat!("../../../../conformance/coverage/", stringify!($family), ".json")),
+        )),*];
     };
 }
 
