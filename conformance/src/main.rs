@@ -7,7 +7,8 @@
 //! - `programs`: ordinary commands, whose output, exit code and signal must be those of the native run;
 //! - `escape`: attempts to read a host file outside the allowlist;
 //! - `hostile`: guests that attack the stub in their own address space;
-//! - `random`: random sequences of calls, compared step by step; a difference is shrunk to a short sequence.
+//! - `random` (only if asked for): random sequences of calls, compared step by step; a difference is shrunk to a
+//!   short sequence.
 //!
 //! The last line is `N passed, N failed, N skipped`; the exit code is 1 if anything failed.
 
@@ -107,7 +108,7 @@ pub struct Run {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "guest,programs,escape,hostile,random"
+        default_value = "guest,programs,escape,hostile"
     )]
     pub suite: Vec<Suite>,
     /// File systems of the guest cases that use files; the others run once, on tmpfs

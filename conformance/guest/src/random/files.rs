@@ -28,11 +28,7 @@ fn name(rng: &mut Rng) -> &'static str {
 fn state(st: &libc::stat) -> String {
     let mut text = format!("{:o} {}:{}", st.st_mode, st.st_uid, st.st_gid);
     if st.st_mode & libc::S_IFMT != libc::S_IFDIR {
-        let _ = write!(
-            text,
-            " {} bytes {} links {} blocks",
-            st.st_size, st.st_nlink, st.st_blocks
-        );
+        let _ = write!(text, " {} bytes {} links", st.st_size, st.st_nlink);
     }
     if st.st_mtime < 1_000_000 {
         let _ = write!(text, " of {}.{}", st.st_mtime, st.st_mtime_nsec);
