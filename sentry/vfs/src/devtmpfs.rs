@@ -115,6 +115,15 @@ impl FileOps for Memory {
         true
     }
 
+    fn own_position(&self) -> bool {
+        true
+    }
+
+    /// It is always at its beginning, wherever it is sent.
+    fn own_seek(&self, _offset: i64, _whence: i32) -> Result<u64, Errno> {
+        Ok(0)
+    }
+
     fn size(&self, _file: &File) -> Result<u64, Errno> {
         Ok(0)
     }

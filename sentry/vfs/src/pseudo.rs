@@ -354,6 +354,11 @@ struct DynamicNode<D> {
     dir: D,
 }
 
+/// The directory behind an inode that [`PseudoFs::directory_at`] made of a `D`.
+pub fn dynamic_dir<D: DynamicDir>(inode: &dyn Inode) -> Option<&D> {
+    inode.as_any().downcast_ref::<DynamicNode<D>>().map(|node| &node.dir)
+}
+
 impl<D: DynamicDir> Inode for DynamicNode<D> {
     fn attributes(&self) -> Result<Attributes, Errno> {
         Ok(self.node.attributes(self.dir.owner(), self.dir.nlink()))

@@ -8,7 +8,7 @@ cases!("clone3": exit_signals, stack_and_size, set_tid_chooses, set_tid_taken, s
     pidfd_info, clear_handlers, into_cgroup, flag_conflicts, bad_structures, parent_and_child_tid, clone_parent, clone_files_shared,
     clone_fs_shared, clone_signal_range, namespaces_refused_or_made, wait_by_pidfd, wait_pidfd_nonblocking, wait_kinds, wait_keeps,
     wait_stop_and_continue, wait_siginfo, wait_errors, wait_clone_children, wait_no_thread, wait_rusage, pidfd_poll_and_epoll,
-    pidfd_open_threads, pidfd_getfd_shares, pidfd_getfd_errors, pidfd_signal_info, exec_by_descriptor, exec_by_descriptor_path,
+    pidfd_open_threads, pidfd_getfd_shares, pidfd_getfd_errors, pidfd_signal_info, signal_by_proc_directory, exec_by_descriptor, exec_by_descriptor_path,
     exec_flags, exec_script_by_descriptor, exec_name_of_descriptor, exec_shares_nothing, close_range_unshares, close_range_edges,
     tid_is_cleared, vfork_child_exits, thread_group_needs);
 
@@ -117,6 +117,27 @@ fn pidfd_of_exec() {
     until("the program runs", || text(&format!("/proc/{pid}/cmdline")).contains("pause"));
     ok!(sys!(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, 0, 0));
     eq!(libc::WTERMSIG(wait(pid)), libc::SIGKILL);
+}
+
+fn signal_by_proc_directory() {
+    // pidfd_send_signal(2) takes a descriptor of /proc/PID, and no other of that kind.
+    let send = |fd: i32, signal: i32| sys!(libc::SYS_pidfd_send_signal, fd, signal, 0, 0);
+    let pid = child(|| sleep_ms(60_000));
+    let flags = libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let fd = ok!(open(&format!("/proc/{pid}"), flags, 0)) as i32;
+    ok!(send(fd, 0));
+    let others = [format!("/proc/{pid}/task/{pid}"), format!("/proc/{pid}/task"), "/proc".into()];
+    for other in others {
+        err!(send(ok!(open(&other, flags, 0)) as i32, 0), libc::EBADF);
+    }
+    err!(send(ok!(open(&format!("/proc/{pid}/status"), libc::O_RDONLY, 0)) as i32, 0), libc::EBADF);
+    err!(send(ok!(open(&format!("/proc/{pid}"), flags | libc::O_PATH, 0)) as i32, 0), libc::EBADF);
+    err!(sys!(libc::SYS_pidfd_getfd, fd, 0, 0), libc::EBADF);
+    let mut info: libc::siginfo_t = zeroed();
+    err!(sys!(libc::SYS_waitid, libc::P_PIDFD, fd, &mut info as *mut _, libc::WEXITED, 0), libc::EBADF);
+    ok!(send(fd, libc::SIGKILL));
+    eq!(libc::WTERMSIG(wait(pid)), libc::SIGKILL);
+    err!(send(fd, 0), libc::ESRCH);
 }
 
 fn pidfd_info() {

@@ -5,7 +5,7 @@ use crate::{cases, check, eq, err, ok, sys};
 
 cases!("read_write": offsets, positional, vectors, vector_errors, bad_buffers, straddling_buffers, zero_length, seek,
     seek_data_and_hole, sparse, truncate_calls, size_limit, big_transfer, sendfile_calls, copy_range, splice_and_tee,
-    allocate, preadv2_flags, sync_calls, advise, append_from_two, shared_offset_threads, read_at_the_end, dev_null_vectors,
+    allocate, preadv2_flags, sync_calls, advise, append_from_two, shared_offset_threads, read_at_the_end, dev_null_vectors, devices_have_no_position,
     write_extends, write_own_mapping);
 
 fn offsets() {
@@ -372,6 +372,22 @@ fn read_at_the_end() {
     let other = ok!(open("f", libc::O_WRONLY | libc::O_APPEND, 0)) as i32;
     write(other, b"more");
     eq!(read(fd, 10), b"more");
+}
+
+fn devices_have_no_position() {
+    for name in ["null", "zero", "full", "urandom"] {
+        let fd = ok!(open(&format!("/dev/{name}"), libc::O_RDWR, 0)) as i32;
+        let seek = |offset: i64, whence: i32| sys!(libc::SYS_lseek, fd, offset, whence);
+        let mut buf = [0u8; 10];
+        ok!(sys!(libc::SYS_read, fd, buf.as_mut_ptr(), 10));
+        let places = [(100, libc::SEEK_SET), (-5, libc::SEEK_SET), (7, libc::SEEK_CUR), (-9, libc::SEEK_END), (3, libc::SEEK_DATA), (3, libc::SEEK_HOLE)];
+        for (offset, whence) in places {
+            eq!(seek(offset, whence), 0);
+        }
+        err!(seek(0, 9), libc::EINVAL);
+        ok!(sys!(libc::SYS_pread64, fd, buf.as_mut_ptr(), 10, 1u64 << 40));
+        eq!(seek(0, libc::SEEK_CUR), 0);
+    }
 }
 
 fn dev_null_vectors() {

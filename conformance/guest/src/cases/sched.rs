@@ -427,6 +427,10 @@ fn affinity_errors() {
     let mut set = [0u64; 16];
     err!(sys!(libc::SYS_sched_getaffinity, 0, 12, set.as_mut_ptr()), libc::EINVAL);
     err!(sys!(libc::SYS_sched_getaffinity, 0, 0, set.as_mut_ptr()), libc::EINVAL);
+    // A negative id is one that nobody has; the length is looked at first.
+    err!(sys!(libc::SYS_sched_getaffinity, -1, 0, set.as_mut_ptr()), libc::EINVAL);
+    err!(sys!(libc::SYS_sched_getaffinity, -1, 128, set.as_mut_ptr()), libc::ESRCH);
+    err!(sys!(libc::SYS_sched_setaffinity, -1, 128, all.as_ptr()), libc::ESRCH);
 }
 
 fn affinity_in_status() {

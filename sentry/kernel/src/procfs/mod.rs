@@ -9,6 +9,8 @@ mod sysctl;
 mod sysfs;
 mod system;
 
+pub use pid::process_of;
+
 use std::any::Any;
 use std::sync::{Arc, Weak};
 

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sentry_abi::Errno;
-use sentry_vfs::file::DirEntry;
+use sentry_vfs::file::{DirEntry, File};
 use sentry_vfs::inode::Inode;
 use sentry_vfs::ops::TaskIds;
 use sentry_vfs::path::VfsPath;
-use sentry_vfs::pseudo::{DynamicDir, Link, Owner};
+use sentry_vfs::pseudo::{DynamicDir, Link, Owner, dynamic_dir};
 
 use crate::namespace::Namespace;
 use crate::syscalls::namespaces_of;
+use crate::task::Process;
 
 use super::{Memory, Subject, SubjectFile, fds, maps, net, parse_number, parse_write, status};
 
@@ -134,6 +135,15 @@ pub(super) fn directory(subject: &Subject, task: bool) -> Arc<dyn Inode> {
 struct PidDir {
     subject: Subject,
     task: bool,
+}
+
+/// The process of an open `/proc/PID`; `EBADF` for any other file. `ESRCH` if it has been reaped.
+pub fn process_of(file: &File) -> Result<Arc<Process>, Errno> {
+    let inode = file.path().inode().filter(|_| file.readable()).ok_or(Errno::EBADF)?;
+    let dir = dynamic_dir::<PidDir>(&**inode)
+        .filter(|dir| !dir.task)
+        .ok_or(Errno::EBADF)?;
+    dir.subject.process()
 }
 
 impl PidDir {

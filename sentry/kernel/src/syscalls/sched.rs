@@ -50,6 +50,11 @@ fn target(thread: &Arc<Thread>, pid: u64) -> Result<Arc<Thread>, Errno> {
     }
 }
 
+/// As [`target`], for the calls that do not tell a negative id from one that nobody has.
+fn affinity_target(thread: &Arc<Thread>, pid: u64) -> Result<Arc<Thread>, Errno> {
+    target(thread, pid).map_err(|_| Errno::ESRCH)
+}
+
 /// True if the caller acts for the same user as another.
 fn same_owner(cred: &Credentials, of: &Credentials) -> bool {
     cred.euid == of.uid || cred.euid == of.euid
@@ -215,7 +220,7 @@ fn sched_setaffinity(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         .chunks_exact(8)
         .map(|chunk| chunk.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
         .collect();
-    let target = target(thread, pid)?;
+    let target = affinity_target(thread, pid)?;
     check_change(thread, &target)?;
     target.scheduling.lock().set_mask(&words)?;
     target.apply_affinity();
@@ -224,11 +229,11 @@ fn sched_setaffinity(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
 
 fn sched_getaffinity(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
     let [pid, len, out, ..] = args.args;
-    let mask = target(thread, pid)?.scheduling.lock().mask();
-    let bytes = mask.as_bytes();
-    if (len as u32 as usize) < bytes.len() || len % 8 != 0 {
+    if (len as u32 as usize) < size_of_val(&*crate::system::processor_mask()) || len % 8 != 0 {
         return Err(Errno::EINVAL);
     }
+    let mask = affinity_target(thread, pid)?.scheduling.lock().mask();
+    let bytes = mask.as_bytes();
     user::write_bytes(thread, out, bytes)?;
     Ok(bytes.len() as i64)
 }

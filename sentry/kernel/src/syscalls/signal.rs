@@ -11,6 +11,7 @@ use sentry_vfs::wait::PollEvents;
 use super::{Row, Sys, SysResult, call};
 use crate::executor::Deadline;
 use crate::pidfd::PidFd;
+use crate::procfs;
 use crate::signal::{
     self, Action, After, AltStack, MINSIGSTKSZ, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, SaFlags, SigInfo, SigSet, Signal,
 };
@@ -368,7 +369,9 @@ fn pidfd_send_signal(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let target = PidFd::process_of(&*thread.files().get(fd as i32)?)?;
+    let file = thread.files().get(fd as i32)?;
+    // Here, and only here, a directory in /proc will do too.
+    let target = PidFd::process_of(&file).or_else(|_| procfs::process_of(&file))?;
     let signal = parse_signal(number)?;
     let info = match (addr, signal) {
         (_, None) => None,
