@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod machine;
+mod macros;
 mod plot;
 mod report;
 mod rows;
@@ -64,6 +65,10 @@ pub struct Options {
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
 
+    /// Measure whole programs (python, git, gcc, npm, configure and make, find, grep) instead of small pieces of work
+    #[arg(long = "macro", conflicts_with_all = ["json", "plot"])]
+    pub whole: bool,
+
     /// Keep everything on this processor
     #[arg(long, value_name = "CPU")]
     pub pin: Option<usize>,
@@ -115,6 +120,10 @@ fn run(options: Options) -> Result<(), String> {
     let wanted = |name: &str| options.filter.as_deref().is_none_or(|text| name.contains(text));
     let mut results = Results::new(systems.iter().map(|system| system.on).collect(), options.pin);
     print!("{}", results.head());
+    if options.whole {
+        print!("{}", macros::run(&systems, &scratch, options.rounds, wanted));
+        return Ok(());
+    }
     let progress = std::io::stderr().is_terminal();
     for round in 1..=options.rounds {
         for job in rows::JOBS.iter().filter(|job| job.rows.iter().any(|row| wanted(row))) {

@@ -64,6 +64,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Lays the directory out.
     pub fn new(programs: &Programs) -> Result<Self, String> {
         let fill = || -> std::io::Result<Self> {
@@ -192,6 +197,16 @@ impl System {
 
     /// Runs a program to its end; what it printed, and how long it took.
     pub fn output(&self, scratch: &Scratch, command: &[&str]) -> Result<(String, Duration), String> {
+        self.output_within(scratch, command, PATIENCE)
+    }
+
+    /// The same with a time limit of its own.
+    pub fn output_within(
+        &self,
+        scratch: &Scratch,
+        command: &[&str],
+        patience: Duration,
+    ) -> Result<(String, Duration), String> {
         let begin = Instant::now();
         let mut child = self.start(scratch, command, Stdio::piped())?;
         let readers = [child.stdout.take().map(drain), child.stderr.take().map(drain)];
@@ -200,7 +215,7 @@ impl System {
         let pid = nix::unistd::Pid::from_raw(child.id() as i32);
         let watcher = std::thread::spawn(move || {
             let late = |time| watch.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Timeout);
-            let is_late = late(PATIENCE);
+            let is_late = late(patience);
             if is_late {
                 let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
                 if late(Duration::from_secs(3)) {
@@ -213,7 +228,7 @@ impl System {
         let ended = Instant::now();
         drop(finished);
         if watcher.join().unwrap_or(true) {
-            return Err(format!("no end after {} s", PATIENCE.as_secs()));
+            return Err(format!("no end after {} s", patience.as_secs()));
         }
         let [output, errors] = readers.map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
         if !status.success() {
