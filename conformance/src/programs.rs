@@ -163,6 +163,15 @@ const PROGRAMS: &[Program] = &[
             "printf '#include <stdio.h>\\nint main(void){puts(\"compiled inside\");return 7;}' > a.c; gcc -O1 -o a a.c && ./a",
         ],
     ),
+    // The quick ones of scripts/real-programs.
+    program("real_git", &["bash", "-eu", "$BIN/git_clone.sh"]),
+    program("real_make", &["bash", "-eu", "$BIN/make.sh"]),
+    program("real_cxx", &["bash", "-eu", "$BIN/cxx.sh"]),
+    program(
+        "real_multiprocessing",
+        &["bash", "-eu", "$BIN/python_multiprocessing.sh"],
+    ),
+    program("real_sqlite_wal", &["bash", "-eu", "$BIN/python_sqlite_wal.sh"]),
 ];
 
 /// The names of all programs.
@@ -172,9 +181,13 @@ pub fn names() -> Vec<String> {
 
 /// Compiles the C programs and copies the scripts to where sandboxes see them.
 fn build(host: &Host) -> Result<(), String> {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
-    let entries = std::fs::read_dir(&from).map_err(|e| format!("cannot read {}: {e}", from.display()))?;
-    for entry in entries.flatten() {
+    let mut entries = Vec::new();
+    for from in ["programs", "../scripts/programs"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(from);
+        let found = std::fs::read_dir(&from).map_err(|e| format!("cannot read {}: {e}", from.display()))?;
+        entries.extend(found.flatten());
+    }
+    for entry in entries {
         let path: PathBuf = entry.path();
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if path.extension().is_some_and(|e| e == "c") {
