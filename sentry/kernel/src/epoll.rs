@@ -368,7 +368,7 @@ impl FileOps for Epoll {
                 (settings.events, settings.data)
             };
             let attributes = file.attributes().unwrap_or_default();
-            let position = *file.position.lock();
+            let position = file.position.now();
             out.push_str(&format!(
                 "tfd: {:8} events: {events:8x} data: {data:16x}  pos:{position} ino:{:x} sdev:{:x}\n",
                 watch.fd, attributes.ino, attributes.dev

@@ -274,9 +274,9 @@ fn read_place(
     match position {
         Position::Current if ops.own_position() => read_at(thread, file, buffers, CURRENT, flags),
         Position::Current if ops.seekable() => {
-            let mut place = file.position.lock();
-            let count = read_at(thread, file, buffers, *place, flags)?;
-            *place = place.saturating_add(count as u64);
+            let place = file.position.lock();
+            let count = read_at(thread, file, buffers, place.get(), flags)?;
+            place.set(place.get().saturating_add(count as u64));
             Ok(count)
         }
         Position::Current => {
@@ -510,15 +510,15 @@ fn write_place(
     let append = file.flags() & libc::O_APPEND as u32 != 0;
     match position {
         Position::Current => {
-            let mut place = file.position.lock();
+            let place = file.position.lock();
             let offset = if append || flags & RWF_APPEND != 0 {
                 ops.size(file)?
             } else {
-                *place
+                place.get()
             };
             let (count, end) = write_at(thread, file, buffers, skip, offset, append)?;
             if count > 0 {
-                *place = end;
+                place.set(end);
             }
             Ok(count)
         }

@@ -62,7 +62,7 @@ impl Side {
         match self.offset {
             Some(offset) => offset,
             None if self.file.ops().own_position() => CURRENT,
-            None if self.file.ops().seekable() => *self.file.position.lock(),
+            None if self.file.ops().seekable() => self.file.position.now(),
             None => 0,
         }
     }
@@ -87,8 +87,8 @@ impl Side {
                 let _ = ops.own_seek(used as i64 - read as i64, libc::SEEK_CUR);
             }
         } else if ops.seekable() {
-            let mut position = self.file.position.lock();
-            *position = position.saturating_add(used as u64);
+            let position = self.file.position.lock();
+            position.set(position.get().saturating_add(used as u64));
         }
     }
 
@@ -118,9 +118,9 @@ impl Side {
         if !ops.seekable() {
             return ops.write(&self.file, data, 0).map(|(written, _)| written);
         }
-        let mut position = self.file.position.lock();
-        let (written, end) = ops.write(&self.file, data, *position)?;
-        *position = end;
+        let position = self.file.position.lock();
+        let (written, end) = ops.write(&self.file, data, position.get())?;
+        position.set(end);
         Ok(written)
     }
 
@@ -233,7 +233,7 @@ impl Transfer {
                 .map(|(written, end)| {
                     match &mut self.to.offset {
                         Some(offset) => *offset = end,
-                        None => *self.to.file.position.lock() = end,
+                        None => self.to.file.position.lock().set(end),
                     }
                     written
                 })

@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use sentry_abi::Errno;
 
 use crate::inode::Attributes;
@@ -188,6 +188,47 @@ pub struct Announce {
     pub signal: i32,
 }
 
+/// A file position. Reads and writes that move it hold its lock from beginning to end (Linux's `f_pos_lock`), so they
+/// may make the contents of any file with it held. What only wants to know the position takes no lock.
+#[derive(Default)]
+pub struct Position {
+    value: AtomicU64,
+    lock: Mutex<()>,
+}
+
+impl Position {
+    /// The position now, also while somebody moves it.
+    pub fn now(&self) -> u64 {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Locks the position, to move it.
+    pub fn lock(&self) -> PositionGuard<'_> {
+        PositionGuard {
+            value: &self.value,
+            _lock: self.lock.lock(),
+        }
+    }
+}
+
+/// A locked [`Position`]. Nobody else moves it.
+pub struct PositionGuard<'a> {
+    value: &'a AtomicU64,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl PositionGuard<'_> {
+    /// The position.
+    pub fn get(&self) -> u64 {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Moves it.
+    pub fn set(&self, position: u64) {
+        self.value.store(position, Ordering::Relaxed);
+    }
+}
+
 /// An open file description.
 pub struct File {
     ops: Box<dyn FileOps>,
@@ -195,8 +236,8 @@ pub struct File {
     path: VfsPath,
     /// `O_ACCMODE`, `O_APPEND`, `O_NONBLOCK`, `O_DIRECT`, `O_PATH`… (never `O_CLOEXEC`).
     flags: AtomicU32,
-    /// The file position; the lock is Linux's `f_pos_lock`.
-    pub position: Mutex<u64>,
+    /// The file position.
+    pub position: Position,
     /// Who is told of readiness by a signal (fcntl `F_SETOWN`, `F_SETSIG`).
     pub announce: Mutex<Announce>,
     /// A number of its own, for locks and epoll.
@@ -242,13 +283,12 @@ impl File {
     }
 
     fn make(path: VfsPath, flags: u32, ops: Box<dyn FileOps>, notifier: Option<Arc<Notifier>>) -> Arc<File> {
-        use std::sync::atomic::AtomicU64;
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(File {
             ops,
             path,
             flags: AtomicU32::new(flags & !(libc::O_CLOEXEC as u32)),
-            position: Mutex::new(0),
+            position: Position::default(),
             announce: Mutex::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             watchers: Mutex::new(Vec::new()),

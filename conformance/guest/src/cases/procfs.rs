@@ -3,11 +3,13 @@
 use crate::sys::*;
 use crate::tool;
 use crate::{cases, check, eq, err, ok, sys};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 cases!("procfs": self_links, status_fields, stat_line, command_line, environment, executable, working_directory, descriptors,
     descriptor_links, fdinfo, maps_lines, tasks, comm_is_written, missing_process, zombie, listing_has_us, system_files,
     mounts, kernel_settings, read_in_pieces, writes_are_refused, limits_and_scores, memory_file, of_another_user, statm,
-    seek_and_reread, cgroup_and_ns, open_files_outlive, auxv, self_task_comm);
+    seek_and_reread, cgroup_and_ns, open_files_outlive, auxv, self_task_comm,
+    fdinfo_of_itself, fdinfo_of_each_other, fdinfo_of_epoll, walked_while_forking);
 
 fn line(path: &str, name: &str) -> String {
     let all = text(path);
@@ -411,4 +413,133 @@ fn auxv() {
     eq!(pairs.last(), Some(&(0, 0)));
     // SAFETY: the libc call has no preconditions.
     eq!(get(libc::AT_RANDOM), Some(unsafe { libc::getauxval(libc::AT_RANDOM) }));
+}
+
+/// Two descriptors with the fdinfo of each other behind them, or of itself if `alone`.
+fn fdinfo_pair(alone: bool) -> [i32; 2] {
+    let fds = [(); 2].map(|()| ok!(open("/dev/null", libc::O_RDONLY, 0)) as i32);
+    let info = |of: usize| ok!(open(&format!("/proc/self/fdinfo/{}", fds[of]), libc::O_RDONLY, 0)) as i32;
+    let infos = if alone { [info(0), info(1)] } else { [info(1), info(0)] };
+    for (info, fd) in infos.into_iter().zip(fds) {
+        ok!(sys!(libc::SYS_dup2, info, fd));
+        close(info);
+    }
+    fds
+}
+
+fn fdinfo_of_itself() {
+    let [fd, _] = fdinfo_pair(true);
+    check!(String::from_utf8_lossy(&read(fd, 1000)).starts_with("pos:\t0\nflags:\t"));
+    let mut buf = [0u8; 6];
+    eq!(sys!(libc::SYS_pread64, fd, buf.as_mut_ptr(), 6, 0), 6);
+    check!(buf.starts_with(b"pos:\t"));
+    ok!(sys!(libc::SYS_lseek, fd, 0, libc::SEEK_SET));
+    // By sendfile(2), and by one that shares the description.
+    let (r, w) = pipe();
+    check!(ok!(sys!(libc::SYS_sendfile, w, fd, 0, 1000)) > 6);
+    check!(read(r, 1000).starts_with(b"pos:\t"));
+    in_child(|| {
+        ok!(sys!(libc::SYS_lseek, fd, 0, libc::SEEK_SET));
+        check!(read(fd, 1000).starts_with(b"pos:\t0\n"));
+    });
+}
+
+fn fdinfo_of_each_other() {
+    let fds = fdinfo_pair(false);
+    let readers = fds.map(|fd| {
+        std::thread::spawn(move || {
+            for _ in 0..1000 {
+                ok!(sys!(libc::SYS_lseek, fd, 0, libc::SEEK_SET));
+                check!(read(fd, 1000).starts_with(b"pos:\t"));
+            }
+        })
+    });
+    for reader in readers {
+        reader.join().expect("joined");
+    }
+}
+
+fn fdinfo_of_epoll() {
+    let mounts = ok!(open("/proc/self/mounts", libc::O_RDONLY, 0)) as i32;
+    let epoll = ok!(sys!(libc::SYS_epoll_create1, 0)) as i32;
+    let (r, _w) = pipe();
+    for fd in [mounts, r] {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 7 };
+        ok!(sys!(libc::SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event));
+    }
+    let reader = std::thread::spawn(move || {
+        for _ in 0..300 {
+            ok!(sys!(libc::SYS_lseek, mounts, 0, libc::SEEK_SET));
+            check!(read(mounts, 4096).contains(&b' '));
+        }
+    });
+    let path = format!("/proc/self/fdinfo/{epoll}");
+    for _ in 0..300 {
+        eq!(text(&path).lines().filter(|l| l.starts_with("tfd:")).count(), 2);
+    }
+    reader.join().expect("joined");
+}
+
+/// Everything below a directory of /proc, as far as it is there long enough to be looked at.
+fn walk(path: &str, depth: u32) {
+    let fd = open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0);
+    if fd < 0 {
+        return;
+    }
+    close(fd as i32);
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let below = format!("{path}/{name}");
+        let _ = std::fs::read_link(&below);
+        let _ = std::fs::metadata(&below);
+        if matches!(&*name, "stat" | "status" | "maps" | "mountinfo" | "comm" | "cmdline" | "limits") || path.ends_with("/fdinfo") {
+            let _ = std::fs::read(&below);
+        }
+        if depth > 0 && (matches!(&*name, "task" | "fd" | "fdinfo") || path.ends_with("/task")) {
+            walk(&below, depth - 1);
+        }
+    }
+}
+
+fn walked_while_forking() {
+    let over: &'static AtomicU32 = &shared_words()[0];
+    let makers: Vec<_> = (0..2)
+        .map(|n| {
+            std::thread::spawn(move || {
+                let dir = format!("d{n}");
+                for _ in 0..30 {
+                    // The end of the child drops the last hold on its directory and its descriptors.
+                    let pid = child(|| {
+                        mkdir(&dir, 0o700);
+                        ok!(sys!(libc::SYS_chdir, c(&dir).as_ptr()));
+                        rmdir(&format!("../{dir}"));
+                        pipe();
+                        // The child has one thread, whatever its parent has.
+                        let fd = ok!(open("/proc/self/stat", libc::O_RDONLY, 0)) as i32;
+                        check!(!read(fd, 100).is_empty());
+                    });
+                    wait(pid);
+                    std::thread::spawn(|| ()).join().expect("joined");
+                }
+                over.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    let walkers: Vec<_> = (0..2)
+        .map(|_| {
+            std::thread::spawn(move || {
+                while over.load(Ordering::SeqCst) < 2 {
+                    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+                        let Ok(name) = entry.file_name().into_string() else { continue };
+                        if name.starts_with(|c: char| c.is_ascii_digit()) {
+                            walk(&format!("/proc/{name}"), 3);
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for thread in makers.into_iter().chain(walkers) {
+        thread.join().expect("joined");
+    }
 }

@@ -48,7 +48,7 @@ pub(super) async fn read_pool(
         }
     }
     if position == Position::Current {
-        *file.position.lock() = offset.saturating_add(done as u64);
+        file.position.lock().set(offset.saturating_add(done as u64));
     }
     if done > 0 {
         super::accessed(thread, &file);
@@ -62,9 +62,9 @@ pub(super) fn reserve(file: &File, buffers: &Buffers, position: Position, offset
     if position != Position::Current || appends(file) {
         return offset;
     }
-    let mut place = file.position.lock();
-    let offset = *place;
-    *place = offset.saturating_add(buffers.len() as u64);
+    let place = file.position.lock();
+    let offset = place.get();
+    place.set(offset.saturating_add(buffers.len() as u64));
     offset
 }
 
@@ -75,9 +75,9 @@ fn appends(file: &File) -> bool {
 /// Takes back what was reserved and not written, unless somebody has moved the position since.
 fn settle(file: &File, position: Position, reserved: u64, end: u64) {
     if position == Position::Current {
-        let mut place = file.position.lock();
-        if appends(file) || *place == reserved {
-            *place = end;
+        let place = file.position.lock();
+        if appends(file) || place.get() == reserved {
+            place.set(end);
         }
     }
 }

@@ -66,7 +66,7 @@ fn info(subject: &Subject, fd: Fd) -> Result<Vec<u8>, Errno> {
     let cloexec = if files.cloexec(fd)? { libc::O_CLOEXEC } else { 0 };
     let mount = file.path().mount().map_or(0, |mount| mount.id());
     let inode = file.attributes().map_or(0, |attributes| attributes.ino);
-    let (pos, flags) = (*file.position.lock(), file.flags() | cloexec as u32);
+    let (pos, flags) = (file.position.now(), file.flags() | cloexec as u32);
     let mut more = file.ops().describe(&file);
     for lock in subject.kernel()?.locks.of_file(&file) {
         let own_records = lock.inode.is_some() && lock.pid == subject.pid;

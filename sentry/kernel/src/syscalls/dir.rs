@@ -107,7 +107,7 @@ fn do_getdents(thread: &Thread, args: &SyscallArgs, layout: Layout) -> SysResult
         out.clear();
         let mut full = false;
         // Without the lock: a list may have to be waited for.
-        let start = *file.position.lock();
+        let start = file.position.now();
         let mut next = start;
         file.ops().readdir(&file, start, &mut |entry, behind| {
             let fits = layout.push(&mut out, room, entry, behind);
@@ -120,7 +120,7 @@ fn do_getdents(thread: &Thread, args: &SyscallArgs, layout: Layout) -> SysResult
         let position = file.position.lock();
         tries += 1;
         // Somebody else has read on meanwhile: behind that. (Somebody who does it all the time is no reason to wait.)
-        if *position != start && tries < MAX_TRIES {
+        if position.get() != start && tries < MAX_TRIES {
             continue;
         }
         if out.is_empty() && full {
@@ -130,7 +130,7 @@ fn do_getdents(thread: &Thread, args: &SyscallArgs, layout: Layout) -> SysResult
     };
     thread.kernel().vfs().notifier().opened_file(&file, Events::ACCESS);
     write_bytes(thread, args.args[1], &out)?;
-    *position = next;
+    position.set(next);
     Ok(out.len() as i64)
 }
 

@@ -208,7 +208,7 @@ fn set_flags(thread: &Arc<Thread>, file: &Arc<File>, fd: Fd, flags: i32) -> SysR
 fn range(file: &File, lock: &Flock) -> Result<(u64, u64), Errno> {
     let base = match i32::from(lock.l_whence) {
         libc::SEEK_SET => 0,
-        libc::SEEK_CUR => i64::try_from(*file.position.lock()).map_err(|_| Errno::EOVERFLOW)?,
+        libc::SEEK_CUR => i64::try_from(file.position.now()).map_err(|_| Errno::EOVERFLOW)?,
         libc::SEEK_END => i64::try_from(file.ops().size(file).unwrap_or(0)).map_err(|_| Errno::EOVERFLOW)?,
         _ => return Err(Errno::EINVAL),
     };

@@ -99,7 +99,7 @@ fn available(file: &File) -> Result<i32, Errno> {
     if attributes.mode & libc::S_IFMT != libc::S_IFREG {
         return Err(Errno::ENOTTY);
     }
-    let left = i128::from(attributes.size) - i128::from(*file.position.lock());
+    let left = i128::from(attributes.size) - i128::from(file.position.now());
     Ok(left.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32)
 }
 

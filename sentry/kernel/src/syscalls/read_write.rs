@@ -182,19 +182,19 @@ fn do_lseek(file: &File, offset: i64, whence: i32) -> SysResult {
     if !ops.seekable() {
         return Err(Errno::ESPIPE);
     }
-    let mut position = file.position.lock();
+    let position = file.position.lock();
     let base = match whence {
         libc::SEEK_SET => 0,
-        libc::SEEK_CUR => i64::try_from(*position).map_err(|_| Errno::EOVERFLOW)?,
+        libc::SEEK_CUR => i64::try_from(position.get()).map_err(|_| Errno::EOVERFLOW)?,
         libc::SEEK_END => i64::try_from(ops.size(file)?).map_err(|_| Errno::EOVERFLOW)?,
         _ => {
             let start = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-            *position = ops.seek_extent(file, start, whence == libc::SEEK_DATA)?;
-            return i64::try_from(*position).map_err(|_| Errno::EOVERFLOW);
+            position.set(ops.seek_extent(file, start, whence == libc::SEEK_DATA)?);
+            return i64::try_from(position.get()).map_err(|_| Errno::EOVERFLOW);
         }
     };
     let target = base.checked_add(offset).ok_or(Errno::EOVERFLOW)?;
-    *position = u64::try_from(target).map_err(|_| Errno::EINVAL)?;
+    position.set(u64::try_from(target).map_err(|_| Errno::EINVAL)?);
     Ok(target)
 }
 

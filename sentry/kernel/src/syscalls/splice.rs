@@ -220,8 +220,8 @@ fn copy_file_range(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errn
         return Err(Errno::EBADF);
     }
     let len = check_length(args.args[4]);
-    let place = out_offset.unwrap_or_else(|| *to.position.lock());
-    let start = in_offset.unwrap_or_else(|| *from.position.lock());
+    let place = out_offset.unwrap_or_else(|| to.position.now());
+    let start = in_offset.unwrap_or_else(|| from.position.now());
     if start.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64)
         || place.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64)
     {
