@@ -141,7 +141,11 @@ pub fn send_report(control: BorrowedFd<'_>, report: &Report) -> Result<(), Errno
 /// hostile: what is no report is `EBADMSG`.
 pub fn receive(control: BorrowedFd<'_>) -> Result<Option<Heard>, Errno> {
     let mut buffer = vec![0; LARGEST];
-    let length = recv(control.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?;
+    let length = match recv(control.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        // The sender has gone and left a message of ours unread. That is said once, before its own last words.
+        Err(Errno::ECONNRESET) => recv(control.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?,
+        received => received?,
+    };
     if length == 0 {
         return Ok(None);
     }
@@ -151,4 +155,31 @@ pub fn receive(control: BorrowedFd<'_>) -> Result<Option<Heard>, Errno> {
     }
     let report = serde_json::from_slice(text).map_err(|_| Errno::EBADMSG)?;
     Ok(Some(Heard::Report(report)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, send, socketpair};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn last_words_are_heard_though_a_message_was_left_unread() {
+        let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        let (ours, theirs) = pair();
+        send(ours.as_raw_fd(), b"to be read", MsgFlags::empty()).unwrap();
+        send(theirs.as_raw_fd(), &Notice::Stopped.encode(), MsgFlags::empty()).unwrap();
+        drop(theirs);
+        assert!(matches!(
+            receive(ours.as_fd()),
+            Ok(Some(Heard::Notice(Notice::Stopped)))
+        ));
+        assert!(matches!(receive(ours.as_fd()), Ok(None)));
+
+        let (ours, theirs) = pair();
+        send(ours.as_raw_fd(), b"to be read", MsgFlags::empty()).unwrap();
+        drop(theirs);
+        assert!(matches!(receive(ours.as_fd()), Ok(None)));
+    }
 }
