@@ -16,10 +16,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::stat::fstat;
 use nix::sys::time::TimeSpec;
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_host::scm;
 use sentry_host::waiting::{self, LongMutex};
+use sentry_lock::{Mutex, rank};
 
 use crate::nix_errno;
 use crate::protocol::{
@@ -36,9 +36,9 @@ const MAX_ABANDONED: usize = 64;
 ///
 /// Lock order: `connection` before `forgotten`; neither is held while the caller's code runs.
 pub struct Client {
-    connection: LongMutex<Connection>,
+    connection: LongMutex<Connection, rank::GoferConnection>,
     /// Nodes to give back with the next request.
-    forgotten: Mutex<Vec<(NodeId, u32)>>,
+    forgotten: Mutex<Vec<(NodeId, u32)>, rank::GoferForgotten>,
     broken: AtomicBool,
     requests: AtomicU64,
 }

@@ -11,8 +11,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sentry_abi::Errno;
+use sentry_lock::rank::Rank;
+use sentry_lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long a thread waits before it hands its work over: longer than handing over takes, and than usual answers.
 const BRIEF: Duration = Duration::from_micros(500);
@@ -81,13 +82,19 @@ fn wait_anyway<T>(mut attempt: impl FnMut(Duration) -> Option<T>) -> T {
     }
 }
 
-/// A lock that may be held as long as the gofer takes to answer.
-#[derive(Debug, Default)]
-pub struct LongMutex<T>(Mutex<T>);
+/// A lock of rank `R` that may be held as long as the gofer takes to answer.
+#[derive(Debug)]
+pub struct LongMutex<T, R>(Mutex<T, R>);
 
-impl<T> LongMutex<T> {
+impl<T: Default, R: Rank> Default for LongMutex<T, R> {
+    fn default() -> Self {
+        LongMutex::new(T::default())
+    }
+}
+
+impl<T, R: Rank> LongMutex<T, R> {
     /// A lock around `value`.
-    pub const fn new(value: T) -> LongMutex<T> {
+    pub const fn new(value: T) -> LongMutex<T, R> {
         LongMutex(Mutex::new(value))
     }
 
@@ -95,23 +102,37 @@ impl<T> LongMutex<T> {
     ///
     /// # Errors
     /// Those of [`wait`].
-    pub fn lock(&self) -> Result<MutexGuard<'_, T>, Errno> {
-        match self.0.try_lock() {
+    #[track_caller]
+    pub fn lock(&self) -> Result<MutexGuard<'_, T, R>, Errno> {
+        match self.0.try_lock_in_order() {
             Some(guard) => Ok(guard),
             None => wait(|limit| self.0.try_lock_for(limit)),
         }
     }
 
+    /// Locks one more of a rank of which one is held. The caller knows in which order those come.
+    ///
+    /// # Errors
+    /// Those of [`wait`].
+    #[track_caller]
+    pub fn lock_another(&self) -> Result<MutexGuard<'_, T, R>, Errno> {
+        match self.0.try_lock_another() {
+            Some(guard) => Ok(guard),
+            None => wait(|limit| self.0.try_lock_another_for(limit)),
+        }
+    }
+
     /// Locks where nothing may fail any more. For work that is done under the lock already or must not be left out.
-    pub fn lock_anyway(&self) -> MutexGuard<'_, T> {
-        match self.0.try_lock() {
+    #[track_caller]
+    pub fn lock_anyway(&self) -> MutexGuard<'_, T, R> {
+        match self.0.try_lock_in_order() {
             Some(guard) => guard,
             None => wait_anyway(|limit| self.0.try_lock_for(limit)),
         }
     }
 
     /// Locks if nobody else has.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
         self.0.try_lock()
     }
 
@@ -122,18 +143,19 @@ impl<T> LongMutex<T> {
 }
 
 /// As [`LongMutex`], for readers and writers.
-#[derive(Debug, Default)]
-pub struct LongRwLock<T>(RwLock<T>);
+#[derive(Debug)]
+pub struct LongRwLock<T, R>(RwLock<T, R>);
 
-impl<T> LongRwLock<T> {
+impl<T, R: Rank> LongRwLock<T, R> {
     /// A lock around `value`.
-    pub const fn new(value: T) -> LongRwLock<T> {
+    pub const fn new(value: T) -> LongRwLock<T, R> {
         LongRwLock(RwLock::new(value))
     }
 
     /// Locks for reading where nothing may fail.
-    pub fn read_anyway(&self) -> RwLockReadGuard<'_, T> {
-        match self.0.try_read() {
+    #[track_caller]
+    pub fn read_anyway(&self) -> RwLockReadGuard<'_, T, R> {
+        match self.0.try_read_in_order() {
             Some(guard) => guard,
             None => wait_anyway(|limit| self.0.try_read_for(limit)),
         }
@@ -143,8 +165,9 @@ impl<T> LongRwLock<T> {
     ///
     /// # Errors
     /// Those of [`wait`].
-    pub fn write(&self) -> Result<RwLockWriteGuard<'_, T>, Errno> {
-        match self.0.try_write() {
+    #[track_caller]
+    pub fn write(&self) -> Result<RwLockWriteGuard<'_, T, R>, Errno> {
+        match self.0.try_write_in_order() {
             Some(guard) => Ok(guard),
             None => wait(|limit| self.0.try_write_for(limit)),
         }
@@ -155,6 +178,7 @@ impl<T> LongRwLock<T> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use sentry_lock::rank::{DentryChildren, RenameLock};
     use std::cell::Cell;
 
     /// Hands off so often, and gives up after so many looks.
@@ -189,7 +213,7 @@ mod tests {
     fn what_is_there_is_taken_in_place() {
         let waiter = patience(1, 1);
         assert_eq!(wait(|_| Some(5)), Ok(5));
-        let lock = LongMutex::new(1);
+        let lock = LongMutex::<_, DentryChildren>::new(1);
         *lock.lock().unwrap() += 1;
         assert_eq!(*lock.lock_anyway(), 2);
         assert_eq!((waiter.hand_offs.get(), waiter.looks.get()), (1, 1));
@@ -198,7 +222,7 @@ mod tests {
     #[test]
     fn a_long_wait_hands_off_once_and_can_be_given_up() {
         let waiter = patience(5, 2);
-        let lock = LongMutex::new(());
+        let lock = LongMutex::<_, DentryChildren>::new(());
         let held = lock.lock().unwrap();
         assert_eq!(lock.lock().err(), Some(Errno::EINTR));
         assert_eq!((waiter.hand_offs.get(), waiter.looks.get()), (4, 0));
@@ -206,7 +230,7 @@ mod tests {
         assert_eq!(lock.lock().err(), Some(Errno::ENOMEM));
         drop(held);
         assert!(lock.lock().is_ok());
-        let lock = LongRwLock::new(());
+        let lock = LongRwLock::<_, RenameLock>::new(());
         let held = lock.read_anyway();
         patience(1, 1);
         assert_eq!(lock.write().err(), Some(Errno::EINTR));
@@ -216,7 +240,7 @@ mod tests {
 
     #[test]
     fn some_locks_are_waited_for_anyway() {
-        let lock = LongMutex::new(0);
+        let lock = LongMutex::<_, DentryChildren>::new(0);
         std::thread::scope(|scope| {
             let held = lock.lock().unwrap();
             scope.spawn(|| {

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_abi::poll::EpollEvent;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{File, FileOps, ReleaseWatcher};
 use sentry_vfs::inode::Attributes;
 use sentry_vfs::wait::{PollEvents, WaitKey, WaitQueue};
@@ -40,14 +40,17 @@ const MAX_DEPTH: usize = 5;
 const MAX_WATCHES: usize = 1 << 18;
 
 /// Held while an instance is added to another: two such at once could close a loop.
-static NESTING: Mutex<()> = Mutex::new(());
+static NESTING: Mutex<(), rank::EpollNesting> = Mutex::new(());
 
 /// One epoll instance.
 pub struct Epoll(Arc<Shared>);
 
+/// Descriptor and number of an open file.
+type WatchKey = (i32, u64);
+
 struct Shared {
-    watches: Mutex<HashMap<(i32, u64), Arc<Watch>>>,
-    ready: Mutex<VecDeque<Arc<Watch>>>,
+    watches: Mutex<HashMap<WatchKey, Arc<Watch>>, rank::EpollWatches>,
+    ready: Mutex<VecDeque<Arc<Watch>>, rank::EpollReady>,
     queue: WaitQueue,
 }
 
@@ -56,7 +59,7 @@ struct Watch {
     fd: i32,
     file: Weak<File>,
     file_id: u64,
-    settings: Mutex<Settings>,
+    settings: Mutex<Settings, rank::EpollSettings>,
     /// On the ready list, or about to be.
     queued: AtomicBool,
 }
@@ -329,7 +332,8 @@ impl Drop for Epoll {
 impl FileOps for Epoll {
     fn poll(&self, _file: &File) -> PollEvents {
         let mut keep = Vec::new();
-        let watches = self.0.watches.lock();
+        // Under those of an instance that this one is in, perhaps: there are no loops.
+        let watches = self.0.watches.lock_another();
         let mut left = self.0.ready.lock().len();
         while left > 0 {
             left -= 1;

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{File, FileOps};
 use sentry_vfs::inode::Attributes;
 use sentry_vfs::wait::{PollEvents, WaitQueue};
@@ -13,7 +13,7 @@ use crate::anon;
 
 /// A counter that can be waited for.
 pub struct EventFd {
-    count: Mutex<u64>,
+    count: Mutex<u64, rank::EventFd>,
     /// `EFD_SEMAPHORE`: reads take one.
     semaphore: bool,
     queue: WaitQueue,

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_task::{Runnable, Task};
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_host::epoll::{Epoll, Interest};
+use sentry_lock::{Mutex, rank};
 use sentry_platform::Platform;
 
 pub use blocking::BlockingPool;
@@ -39,7 +39,7 @@ thread_local! {
 }
 
 struct Worker {
-    ready: Mutex<VecDeque<Runnable>>,
+    ready: Mutex<VecDeque<Runnable>, rank::ReadyTasks>,
     /// Set while it is, or is about to be, asleep.
     parked: AtomicBool,
     timers: timers::Timers,

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
 use sentry_abi::Errno;
+use sentry_lock::{RwLock, rank};
 use sentry_vfs::file::File;
 
 use crate::locks::{LockTable, Owner};
@@ -102,7 +102,7 @@ impl Slots {
 /// A descriptor table; shared by threads with `CLONE_FILES`. It owns the POSIX locks of its process.
 pub struct FdTable {
     id: u64,
-    slots: RwLock<Slots>,
+    slots: RwLock<Slots, rank::FdSlots>,
     /// Where it has set POSIX locks.
     locks: OnceLock<Arc<LockTable>>,
 }

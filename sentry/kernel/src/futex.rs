@@ -9,8 +9,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::path::InodeKey;
 
 use crate::executor::Deadline;
@@ -91,7 +91,7 @@ type Queues = HashMap<Key, VecDeque<Arc<Waiter>>>;
 /// All futexes with waiters.
 #[derive(Default)]
 pub(crate) struct FutexTable {
-    queues: Mutex<Queues>,
+    queues: Mutex<Queues, rank::Futexes>,
     pi: pi::PiTable,
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 
 /// Counts of unimplemented calls, flags and ioctls by name.
 #[derive(Default)]
 pub struct Gaps {
-    seen: Mutex<BTreeMap<String, u64>>,
+    seen: Mutex<BTreeMap<String, u64>, rank::Gaps>,
 }
 
 /// More names than this are counted together: guests choose some of the names.

@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{File, FileOps};
 use sentry_vfs::inode::Attributes;
 use sentry_vfs::notify::{Events, Mark, Notifier, Sink};
@@ -35,7 +35,7 @@ pub struct Limits {
     pub max_user_instances: AtomicU32,
     /// Watches of a user.
     pub max_user_watches: AtomicU32,
-    used: Mutex<HashMap<u32, Used>>,
+    used: Mutex<HashMap<u32, Used>, rank::InotifyUsed>,
     /// Bytes in all queues.
     bytes: AtomicUsize,
 }
@@ -157,7 +157,7 @@ struct Group {
     notifier: Arc<Notifier>,
     uid: u32,
     max_events: usize,
-    state: Mutex<State>,
+    state: Mutex<State, rank::InotifyState>,
     queue: WaitQueue,
 }
 

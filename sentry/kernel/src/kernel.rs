@@ -5,15 +5,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_platform::Platform;
 use sentry_vfs::ops::Vfs;
 
 use crate::executor::Executor;
 use crate::gap::Gaps;
 use crate::namespace::UtsNamespace;
-use crate::task::pid::{Pid, Tasks};
+use crate::task::pid::{Pid, TaskTable};
 use crate::task::{Process, Thread};
 
 /// Everything a sandbox is, reached from each of its threads.
@@ -23,7 +23,7 @@ pub struct Kernel {
     vfs: Arc<Vfs>,
     vdso: crate::vdso::Vdso,
     /// Who exists.
-    pub tasks: RwLock<Tasks>,
+    pub tasks: TaskTable,
     /// The first host and domain name (uname(2)).
     pub(crate) uts: Arc<UtsNamespace>,
     /// File systems that guests mount and share.
@@ -62,9 +62,9 @@ pub struct Kernel {
     pub(crate) stops: AtomicU64,
     /// Processes ever made.
     pub forks: AtomicU64,
-    pending_signals: Mutex<BTreeMap<u32, Arc<AtomicU64>>>,
+    pending_signals: Mutex<BTreeMap<u32, Arc<AtomicU64>>, rank::PendingSignals>,
     /// The exit of the first process.
-    pub(crate) init_exit: Mutex<Option<crate::task::wait::WaitStatus>>,
+    pub(crate) init_exit: Mutex<Option<crate::task::wait::WaitStatus>, rank::InitExit>,
 }
 
 /// The names uname(2) gives.
@@ -97,7 +97,7 @@ impl Kernel {
             executor,
             vfs,
             vdso,
-            tasks: RwLock::new(Tasks::default()),
+            tasks: TaskTable::default(),
             uts: UtsNamespace::first(HostNames {
                 host: options.hostname,
                 domain: b"(none)".to_vec(),

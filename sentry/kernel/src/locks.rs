@@ -5,8 +5,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{File, ReleaseWatcher};
 use sentry_vfs::inode::Inode;
 use sentry_vfs::path::InodeKey;
@@ -224,7 +224,7 @@ impl Inner {
 /// All file locks of a sandbox.
 #[derive(Default)]
 pub struct LockTable {
-    inner: Mutex<Inner>,
+    inner: Mutex<Inner, rank::FileLocks>,
 }
 
 /// Why a lock was not granted at once.

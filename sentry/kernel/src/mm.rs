@@ -9,10 +9,10 @@ mod regions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use sentry_abi::PAGE_SIZE;
 use sentry_loader::stack::StackImage;
 use sentry_loader::{Backing as PlanBacking, Plan, vdso};
+use sentry_lock::{Mutex, rank};
 use sentry_platform::{AddressSpace, MemoryLogEntry};
 use sentry_vfs::file::File;
 
@@ -69,7 +69,7 @@ pub struct ImageInfo {
 /// What the kernel knows of one address space. Shared by the threads of a process, and by a vfork child.
 pub struct MemoryMap {
     space: Arc<dyn AddressSpace>,
-    state: Mutex<State>,
+    state: Mutex<State, rank::MemoryMap>,
 }
 
 #[derive(Clone, Default)]

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::RwLock;
 use sentry_abi::Errno;
+use sentry_lock::{RwLock, rank};
 use sentry_vfs::file::{File, FileOps};
 use sentry_vfs::inode::{Attributes, Inode};
 use sentry_vfs::ops::Vfs;
@@ -26,7 +26,7 @@ fn next_number() -> u64 {
 /// Host and domain name.
 pub struct UtsNamespace {
     number: u64,
-    names: RwLock<HostNames>,
+    names: RwLock<HostNames, rank::HostName>,
 }
 
 impl UtsNamespace {

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, MutexGuard, rank};
 use sentry_vfs::device::FifoOpener;
 use sentry_vfs::file::{File, FileOps};
 use sentry_vfs::inode::Attributes;
@@ -213,7 +213,7 @@ impl State {
 
 /// The buffer that the two ends of a pipe, or all openers of a FIFO, share.
 pub struct Pipe {
-    state: Mutex<State>,
+    state: Mutex<State, rank::Pipe>,
     queue: WaitQueue,
 }
 
@@ -341,7 +341,7 @@ impl Pipe {
         Ok(n)
     }
 
-    fn after_read(&self, state: MutexGuard<'_, State>, free_before: usize) {
+    fn after_read(&self, state: MutexGuard<'_, State, rank::Pipe>, free_before: usize) {
         let wake = free_before < PIPE_BUF && state.free() >= PIPE_BUF;
         drop(state);
         if wake {
@@ -537,7 +537,7 @@ impl FileOps for PipeEnd {
 /// The pipes behind FIFOs that are open.
 #[derive(Default)]
 pub struct Fifos {
-    pipes: Mutex<HashMap<InodeKey, Weak<Pipe>>>,
+    pipes: Mutex<HashMap<InodeKey, Weak<Pipe>>, rank::Fifos>,
 }
 
 impl FifoOpener for Fifos {

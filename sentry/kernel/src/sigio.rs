@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{Announce, File, Owner, ReleaseWatcher};
 use sentry_vfs::notify::{Events, Mark, Sink};
 use sentry_vfs::wait::{PollEvents, WaitKey};
@@ -116,7 +116,7 @@ impl Due {
 /// Files that announce their readiness, by their number.
 #[derive(Default)]
 pub struct Announcers {
-    by_file: Mutex<HashMap<u64, Vec<Arc<Announcer>>>>,
+    by_file: Mutex<HashMap<u64, Vec<Arc<Announcer>>>, rank::Announcers>,
 }
 
 /// Waits in a file's wait queue, for good.
@@ -126,7 +126,7 @@ struct Announcer {
     fd: Fd,
     code: i32,
     band: PollEvents,
-    key: Mutex<Option<WaitKey>>,
+    key: Mutex<Option<WaitKey>, rank::AnnouncerKey>,
 }
 
 impl Wake for Announcer {
@@ -245,13 +245,13 @@ struct DirectoryWatch {
     fd: Fd,
     /// `DN_*`; 0 once it has fired.
     mask: AtomicU32,
-    mark: Mutex<Option<Arc<Mark>>>,
+    mark: Mutex<Option<Arc<Mark>>, rank::DirectoryWatchMark>,
 }
 
 /// Open directories that are watched so, by their number.
 #[derive(Default)]
 pub struct DirectoryWatches {
-    by_file: Mutex<HashMap<u64, Arc<DirectoryWatch>>>,
+    by_file: Mutex<HashMap<u64, Arc<DirectoryWatch>>, rank::DirectoryWatches>,
 }
 
 /// `F_NOTIFY`: adds to the events that are announced, or with 0 ends it. `ENOTDIR` for what is no directory.

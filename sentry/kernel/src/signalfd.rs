@@ -4,9 +4,9 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_abi::poll::SignalfdSiginfo;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{File, FileOps};
 use sentry_vfs::inode::Attributes;
 use sentry_vfs::wait::{PollEvents, WaitKey, WaitQueue};
@@ -21,8 +21,8 @@ const READABLE: PollEvents = PollEvents::IN.union(PollEvents::RDNORM);
 /// Pending signals as something to read. It shows those of the thread that uses it; between its uses, of the one
 /// that used it last.
 pub struct SignalFd {
-    mask: Mutex<SigSet>,
-    user: Mutex<User>,
+    mask: Mutex<SigSet, rank::SignalFdMask>,
+    user: Mutex<User, rank::SignalFdUser>,
     relay: Arc<Relay>,
 }
 

@@ -8,10 +8,10 @@ use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_abi::fs::make_device;
 use sentry_host::stdio;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::file::{CURRENT, File, FileOps};
 use sentry_vfs::inode::{Attributes, Timestamp};
@@ -46,7 +46,7 @@ struct Host {
     /// Ends with it.
     watch: Option<HostWatch>,
     /// Between "it is ready" and the read or write.
-    turn: Mutex<()>,
+    turn: Mutex<(), rank::StdioTurn>,
 }
 
 /// An open host descriptor.

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 use sentry_platform::SyscallArgs;
 
 use crate::config::StraceConfig;
@@ -23,9 +23,9 @@ pub use coverage::{Coverage, Status, coverage};
 pub struct Tracer {
     /// Names; empty: all.
     calls: BTreeSet<String>,
-    output: Mutex<File>,
+    output: Mutex<File, rank::TraceOutput>,
     /// What calls that have begun look like: arguments are read before the call can change them.
-    begun: Mutex<BTreeMap<Pid, String>>,
+    begun: Mutex<BTreeMap<Pid, String>, rank::TraceBegun>,
 }
 
 impl Tracer {

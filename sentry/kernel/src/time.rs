@@ -15,7 +15,7 @@ pub use posix::{Notify, PosixTimers};
 
 use std::sync::atomic::AtomicU64;
 
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 
 use crate::executor::{Deadline, TimerKey};
 
@@ -40,7 +40,7 @@ pub struct ProcessTimers {
     /// timer_create(2).
     pub posix: PosixTimers,
     /// The next look at `RLIMIT_CPU`.
-    cpu_limit: Mutex<Armed>,
+    cpu_limit: Mutex<Armed, rank::CpuLimit>,
     /// CPU time of the host process that is not this process's ([`cpu::share_space`]), in nanoseconds.
     shared_nanos: AtomicU64,
 }

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{File, FileOps};
 use sentry_vfs::inode::Attributes;
 use sentry_vfs::wait::{PollEvents, WaitQueue};
@@ -26,7 +26,7 @@ pub struct TimerFd {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<State, rank::TimerFd>,
     queue: WaitQueue,
 }
 

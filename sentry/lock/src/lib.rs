@@ -77,10 +77,34 @@ impl<T: ?Sized, R: Rank> Mutex<T, R> {
         })
     }
 
+    /// As [`Mutex::try_lock`], for who waits if it fails: the order counts.
+    #[track_caller]
+    pub fn try_lock_in_order(&self) -> Option<MutexGuard<'_, T, R>> {
+        let held = Held::take();
+        let inner = self.inner.try_lock()?;
+        Some(MutexGuard { inner, _held: held })
+    }
+
+    /// As [`Mutex::try_lock_in_order`], for one more of a rank of which one is held.
+    #[track_caller]
+    pub fn try_lock_another(&self) -> Option<MutexGuard<'_, T, R>> {
+        let held = Held::take_another();
+        let inner = self.inner.try_lock()?;
+        Some(MutexGuard { inner, _held: held })
+    }
+
     /// As [`Mutex::lock`], but gives up after a time.
     #[track_caller]
     pub fn try_lock_for(&self, time: Duration) -> Option<MutexGuard<'_, T, R>> {
         let held = Held::take();
+        let inner = self.inner.try_lock_for(time)?;
+        Some(MutexGuard { inner, _held: held })
+    }
+
+    /// As [`Mutex::lock_another`], but gives up after a time.
+    #[track_caller]
+    pub fn try_lock_another_for(&self, time: Duration) -> Option<MutexGuard<'_, T, R>> {
+        let held = Held::take_another();
         let inner = self.inner.try_lock_for(time)?;
         Some(MutexGuard { inner, _held: held })
     }
@@ -209,6 +233,22 @@ impl<T: ?Sized, R: Rank> RwLock<T, R> {
             inner,
             _held: Held::out_of_order(),
         })
+    }
+
+    /// As [`RwLock::try_read`], for who waits if it fails: the order counts.
+    #[track_caller]
+    pub fn try_read_in_order(&self) -> Option<RwLockReadGuard<'_, T, R>> {
+        let held = Held::take();
+        let inner = self.inner.try_read()?;
+        Some(RwLockReadGuard { inner, _held: held })
+    }
+
+    /// As [`RwLock::try_write`], for who waits if it fails: the order counts.
+    #[track_caller]
+    pub fn try_write_in_order(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
+        let held = Held::take();
+        let inner = self.inner.try_write()?;
+        Some(RwLockWriteGuard { inner, _held: held })
     }
 
     /// As [`RwLock::read`], but gives up after a time.

@@ -2,7 +2,8 @@
 //!
 //! A rank is a class of locks. Two locks of one rank are taken together only by the methods with `another` in their
 //! names, whose callers have an order of their own. Groups come in the order in which the layers call each other; what
-//! is called from everywhere (wait queues, the executor) comes last. Guards are not `Send`, so none is held over an
+//! is called from everywhere (wait queues, the executor) comes last. What takes locks when it is dropped (files, tasks,
+//! mounts) is dropped after the lock that it was found under. Guards are not `Send`, so none is held over an
 //! `.await`.
 
 /// A place in the order of locks.
@@ -32,6 +33,221 @@ macro_rules! ranks {
 }
 
 ranks! {
+    // -- Whole calls.
+
+    /// A file's position. Held over a whole read or write that moves it.
+    FilePosition,
+    /// Whose turn it is to read or write the caller's standard input or output.
+    StdioTurn,
+    /// What goes between the caller's terminal and the guest's.
+    ConsoleTraffic,
+    /// Which epoll watches which. Held while another is added.
+    EpollNesting,
+    /// File systems that are the same wherever they are mounted. Held while one is made.
+    SharedMounts,
+    /// The one who shrinks the dentry cache.
+    CacheShrink,
+
+    // -- Names and file systems.
+
+    /// The text of an open generated file. Not held while it is generated.
+    PseudoText,
+    /// All names. Held in each rename, and while a path is put together.
+    RenameLock,
+    /// What an open directory lists. Held while the directory is read.
+    DirectoryList,
+    /// Names in a directory. Held while its file system looks for one or changes one. In a rename two, by address.
+    DentryChildren,
+    /// Directories of a tmpfs or an overlay. Held over renames and removals, which lock two of them.
+    TmpfsTree,
+    /// What a directory of an overlay has beyond the one below.
+    OverlayDirectory,
+    /// A file that is being copied up.
+    OverlayCopy,
+    /// Nodes of an overlay by what is below.
+    OverlayNodes,
+    /// Names of a directory in memory. A second one, a child's, under `TmpfsTree` only.
+    TmpfsEntries,
+    /// Extended attributes of a file in memory.
+    TmpfsXattrs,
+    /// What is known of a host directory's names. Held while the gofer is asked.
+    GoferDirectory,
+    /// The gofer's number for a file.
+    GoferNode,
+    /// The directory and name of a host file.
+    GoferPlace,
+    /// Attributes of a host file.
+    GoferState,
+    /// A host file's descriptor for the next open.
+    GoferReading,
+    /// Descriptors of host files that are kept.
+    GoferDescriptors,
+    /// Device numbers that stand for the host's.
+    GoferDevices,
+    /// The connection to the gofer. Held while an answer is awaited.
+    GoferConnection,
+    /// What the gofer is to be told to forget.
+    GoferForgotten,
+    /// All mounts. Held while one is made or taken away.
+    MountTable,
+    /// Where a mount is.
+    MountPlace,
+    /// Names of a generated directory that stay.
+    PseudoEntries,
+    /// Owner and mode of a generated file.
+    PseudoOwner,
+    /// What opens FIFOs. Set once.
+    FifoOpener,
+    /// Drivers of devices.
+    DeviceDrivers,
+    /// Drivers of all devices of a major number.
+    DeviceMajors,
+
+    // -- Tasks.
+
+    /// Who exists, who is whose parent, process groups, sessions. What is removed is dropped after it.
+    Tasks,
+    /// Session and foreground group of a terminal.
+    TtyJob,
+    /// Terminals of a devpts.
+    DevPtsTable,
+    /// Owner and times of a terminal's node.
+    DevPtsOwner,
+    /// Which actions a process has. Held to copy the pointer, as those that follow.
+    ProcessActions,
+    /// What the children of a process had used.
+    ChildUsage,
+    /// The host thread of a leader that ended before its process.
+    FirstGuest,
+    /// Which descriptors a thread has.
+    ThreadFiles,
+    /// Which root and working directory a thread has.
+    ThreadFs,
+    /// Which host name a thread sees.
+    ThreadUts,
+    /// A thread's name.
+    ThreadName,
+    /// The vfork parent that waits for a thread.
+    ThreadVfork,
+    /// How a thread's interrupted call goes on.
+    ThreadRestart,
+    /// A thread's last fault.
+    ThreadFault,
+    /// A thread's policy and processors.
+    Scheduling,
+    /// Host and domain name.
+    HostName,
+    /// Root, working directory and umask.
+    FsPlaces,
+    /// A table of descriptors. Files are dropped after it.
+    FdSlots,
+    /// Locks on files, and who waits for them.
+    FileLocks,
+    /// Who is told by a signal when a file is ready.
+    FileAnnounce,
+    /// Files that announce their readiness by signals.
+    Announcers,
+    /// Where the data of a file in memory is.
+    TmpfsData,
+    /// Files of a tmpfs that have a memory file of their own.
+    TmpfsOwners,
+    /// Attributes of a file in memory.
+    TmpfsMeta,
+    /// Free places in a tmpfs's memory file.
+    TmpfsChunks,
+    /// Who is told when a file is closed.
+    FileWatchers,
+    /// Where such a file waits to be ready.
+    AnnouncerKey,
+    /// Directories whose changes are announced by signals.
+    DirectoryWatches,
+    /// The mark of such a directory.
+    DirectoryWatchMark,
+
+    // -- Objects that calls are about.
+
+    /// Files of an epoll instance. Held while they are asked: an inner instance's under an outer's.
+    EpollWatches,
+    /// What is wanted of one of them.
+    EpollSettings,
+    /// Those that may be ready.
+    EpollReady,
+    /// Pipes behind FIFOs.
+    Fifos,
+    /// A pipe's data.
+    Pipe,
+    /// Names of Unix sockets.
+    SocketNames,
+    /// All Unix sockets, for /proc.
+    AllSockets,
+    /// A Unix socket's state. Of a connection that nobody else has yet, under the listener's.
+    Socket,
+    /// A terminal's line discipline.
+    Pty,
+    /// An eventfd's count.
+    EventFd,
+    /// What a signalfd takes.
+    SignalFdMask,
+    /// Who used a signalfd last.
+    SignalFdUser,
+    /// A timerfd's time and count.
+    TimerFd,
+    /// The next look at `RLIMIT_CPU`.
+    CpuLimit,
+    /// A process's timers by timer_create(2).
+    PosixTimers,
+
+    // -- Signals, what is held to copy a pointer, memory.
+
+    /// Threads of a process, its queue of signals, stop and exit.
+    ProcessSignals,
+    /// A thread's mask and queue of signals.
+    ThreadSignals,
+    /// What each signal does.
+    SignalActions,
+    /// Which memory a process has.
+    ProcessMemory,
+    /// Resource limits.
+    ProcessLimits,
+    /// What a process has used.
+    ProcessUsage,
+    /// Which host thread a thread has.
+    ThreadGuest,
+    /// Which credentials a thread has.
+    ThreadCredentials,
+    /// One of a process's interval timers.
+    IntervalTimer,
+    /// Who waits for which futex.
+    Futexes,
+    /// Who waits for which futex with an owner.
+    PiFutexes,
+    /// The regions of an address space.
+    MemoryMap,
+    /// The parent and name of a dentry. Held to copy them.
+    DentryLink,
+    /// Watches and events of an inotify instance.
+    InotifyState,
+    /// Who is told of changes to which file.
+    Marks,
+    /// Inotify instances and watches of each user.
+    InotifyUsed,
+    /// That a file counts as a program that runs, or as one that is written.
+    FileText,
+    /// How many write or execute which inode.
+    TextCounts,
+    /// Counters of queued signals by user.
+    PendingSignals,
+    /// How the first process has ended.
+    InitExit,
+    /// What was asked for and is missing.
+    Gaps,
+    /// How the sandbox's program has ended, or that it could not be started.
+    Outcome,
+    /// Calls that have begun, by thread.
+    TraceBegun,
+    /// Where --strace prints.
+    TraceOutput,
+
     // -- The platform: called by the kernel, calls nobody but wakers.
 
     /// `AsyncLock`'s state. Its holder is woken with it held.
@@ -70,4 +286,23 @@ ranks! {
     TracerReceiver,
     /// A test's plan of single steps.
     StepPlan,
+
+    // -- Wakes and the executor: from everywhere.
+
+    /// Who waits for an object. Held while they are woken.
+    Waiters,
+    /// The waker of a thread's task.
+    ThreadWaker,
+    /// The result of a host call that another thread makes.
+    BlockingSlot,
+    /// Whether a host descriptor that a task waits for is ready.
+    HostReadiness,
+    /// Host descriptors that are waited for.
+    Reactor,
+    /// Host threads that do the workers' work.
+    WorkerThreads,
+    /// Timers of a worker.
+    Timers,
+    /// Tasks that are ready to run.
+    ReadyTasks,
 }

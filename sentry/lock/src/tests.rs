@@ -77,6 +77,19 @@ mod order {
     }
 
     #[test]
+    fn who_waits_if_it_fails_needs_the_order() {
+        assert!(panics(|| {
+            let (first, second) = (Mutex::<_, GuestState>::new(()), Mutex::<_, Armed>::new(()));
+            let _second = second.lock();
+            let _first = first.try_lock_in_order();
+        }));
+        let (first, second) = (RwLock::<_, GuestState>::new(()), Mutex::<_, Armed>::new(()));
+        let _first = first.try_read_in_order();
+        let second = second.try_lock_in_order();
+        assert!(second.is_some());
+    }
+
+    #[test]
     fn a_wait_with_something_else_held_panics() {
         assert!(panics(|| {
             let (first, second) = (Mutex::<_, GuestState>::new(()), Mutex::<_, Armed>::new(()));

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 
 use crate::dentry::{Child, Children, Dentry};
 use crate::ops::Vfs;
@@ -21,7 +21,7 @@ pub(crate) struct CacheState {
     /// How many there were after the last shrink: names in use cannot be forgotten.
     left: AtomicUsize,
     /// One shrink at a time.
-    shrinking: Mutex<()>,
+    shrinking: Mutex<(), rank::CacheShrink>,
 }
 
 impl CacheState {

@@ -9,8 +9,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::RwLock;
 use sentry_host::waiting::LongMutex;
+use sentry_lock::{RwLock, rank};
 
 use crate::inode::Inode;
 use crate::notify::EndNotice;
@@ -20,10 +20,10 @@ pub struct Dentry {
     inode: Arc<dyn Inode>,
     /// The inode's type bits (`S_IFMT`), which never change.
     kind: u32,
-    link: RwLock<Link>,
+    link: RwLock<Link, rank::DentryLink>,
     /// Cached children. Held over each change of the directory and each look-up in its inode, so that table
     /// and directory agree (Linux's `i_rwsem`).
-    pub(crate) children: LongMutex<Children>,
+    pub(crate) children: LongMutex<Children, rank::DentryChildren>,
     /// Unlinked: the name is gone, open descriptions live on.
     deleted: AtomicBool,
     /// Used since the cache was last shrunk.

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use sentry_abi::Errno;
+use sentry_lock::{RwLock, rank};
 
 use crate::file::FileOps;
 use crate::ops::TaskIds;
@@ -32,12 +32,15 @@ pub struct DeviceOpen<'a> {
 /// Opens a device.
 pub type DeviceDriver = dyn Fn(&DeviceOpen<'_>) -> Result<Box<dyn FileOps>, Errno> + Send + Sync;
 
+/// Kind, major and minor number.
+type DeviceId = (DeviceKind, u32, u32);
+
 /// Drivers by kind and number. A node without driver answers `ENXIO`.
 #[derive(Default)]
 pub struct DeviceRegistry {
-    drivers: RwLock<HashMap<(DeviceKind, u32, u32), Arc<DeviceDriver>>>,
+    drivers: RwLock<HashMap<DeviceId, Arc<DeviceDriver>>, rank::DeviceDrivers>,
     /// Drivers of every minor number of a major one (pseudo terminals).
-    majors: RwLock<HashMap<(DeviceKind, u32), Arc<DeviceDriver>>>,
+    majors: RwLock<HashMap<(DeviceKind, u32), Arc<DeviceDriver>>, rank::DeviceMajors>,
 }
 
 impl DeviceRegistry {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use sentry_abi::Errno;
 use sentry_host::waiting::LongMutex;
+use sentry_lock::rank;
 
 use crate::file::{DirEntry, File, FileOps};
 use crate::path::VfsPath;
@@ -14,7 +15,7 @@ use crate::path::VfsPath;
 /// the directory is open and each list has it. Positions 0 and 1 are `.` and `..`.
 #[derive(Default)]
 pub struct OpenDirectory {
-    list: LongMutex<Option<List>>,
+    list: LongMutex<Option<List>, rank::DirectoryList>,
 }
 
 /// What was read.

@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, MutexGuard, rank};
 
 use crate::inode::Attributes;
 use crate::notify::{Events, Notifier};
@@ -193,7 +193,7 @@ pub struct Announce {
 #[derive(Default)]
 pub struct Position {
     value: AtomicU64,
-    lock: Mutex<()>,
+    lock: Mutex<(), rank::FilePosition>,
 }
 
 impl Position {
@@ -214,7 +214,7 @@ impl Position {
 /// A locked [`Position`]. Nobody else moves it.
 pub struct PositionGuard<'a> {
     value: &'a AtomicU64,
-    _lock: MutexGuard<'a, ()>,
+    _lock: MutexGuard<'a, (), rank::FilePosition>,
 }
 
 impl PositionGuard<'_> {
@@ -239,14 +239,14 @@ pub struct File {
     /// The file position.
     pub position: Position,
     /// Who is told of readiness by a signal (fcntl `F_SETOWN`, `F_SETSIG`).
-    pub announce: Mutex<Announce>,
+    pub announce: Mutex<Announce, rank::FileAnnounce>,
     /// A number of its own, for locks and epoll.
     id: u64,
-    watchers: Mutex<Vec<Weak<dyn ReleaseWatcher>>>,
+    watchers: Mutex<Vec<Weak<dyn ReleaseWatcher>>, rank::FileWatchers>,
     /// Who is told when it is closed.
     notifier: Option<Arc<Notifier>>,
     /// It counts as being written or executed.
-    text: Mutex<Option<TextUse>>,
+    text: Mutex<Option<TextUse>, rank::FileText>,
 }
 
 impl Drop for File {
@@ -299,7 +299,9 @@ impl File {
 
     /// Keeps others from executing, or writing, the file until the description goes away.
     pub(crate) fn keep_text(&self, text: Option<TextUse>) {
-        *self.text.lock() = text;
+        let old = std::mem::replace(&mut *self.text.lock(), text);
+        // It may be the last to hold the inode.
+        drop(old);
     }
 
     /// From now on, a file opened to be executed may be written.

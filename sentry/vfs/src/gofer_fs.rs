@@ -14,9 +14,7 @@
 //! A directory with more than [`MAX_NAMES`] names, or one that may be passed but not listed, is looked up name by
 //! name.
 //!
-//! Lock order: `directory` of a parent, `node` (a child's before its parent's), `place`, `state`, `reading`, and in
-//! [`GoferFs`] `devices`, `descriptors`. The last two are not held together. A request to the
-//! gofer may be made under `directory` and `node` only.
+//! A request to the gofer may be made under a `directory` only, and no two of those are held together.
 
 mod directory;
 mod file;
@@ -28,13 +26,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_gofer::client::Client;
 use sentry_gofer::protocol::{self, NewAttributes, NodeId, Owner, Step, Stop};
 use sentry_gofer::{Access, Time};
 use sentry_host::files;
 use sentry_host::waiting::LongMutex;
+use sentry_lock::{Mutex, rank};
 
 use crate::dir::OpenDirectory;
 use crate::file::{DirEntry, FileOps};
@@ -66,8 +64,8 @@ struct GoferFs {
     writable: bool,
     caching: Caching,
     /// The guest's device numbers for the host's: the host's own are not shown.
-    devices: Mutex<HashMap<u64, u64>>,
-    descriptors: Mutex<VecDeque<CachedDescriptor>>,
+    devices: Mutex<HashMap<u64, u64>, rank::GoferDevices>,
+    descriptors: Mutex<VecDeque<CachedDescriptor>, rank::GoferDescriptors>,
 }
 
 struct CachedDescriptor {
@@ -169,14 +167,14 @@ pub struct GoferInode {
     /// The type bits, which do not change.
     kind: u32,
     /// The directory it is in and its name there; `None` for the root and for what was removed.
-    place: Mutex<Option<Place>>,
-    node: LongMutex<Node>,
-    state: Mutex<State>,
+    place: Mutex<Option<Place>, rank::GoferPlace>,
+    node: Mutex<Node, rank::GoferNode>,
+    state: Mutex<State, rank::GoferState>,
     /// The gofer holds the file, which has lost its name or is about to.
     held: AtomicBool,
     target: OnceLock<Vec<u8>>,
-    directory: LongMutex<Directory>,
-    reading: Mutex<Option<Reading>>,
+    directory: LongMutex<Directory, rank::GoferDirectory>,
+    reading: Mutex<Option<Reading>, rank::GoferReading>,
 }
 
 /// The gofer's number for the inode, and how often it gave it out.
@@ -244,7 +242,7 @@ impl GoferInode {
             this: this.clone(),
             kind: host.kind(),
             place: Mutex::new(place),
-            node: LongMutex::default(),
+            node: Mutex::default(),
             state: Mutex::new(State {
                 identity: Identity::from(host),
                 attributes: fs.attributes(host),
@@ -278,7 +276,7 @@ impl GoferInode {
         if !self.is_dir() && self.place.lock().is_some() {
             return self.fs.client.forget(id, 1);
         }
-        self.keep_node(&mut self.node.lock_anyway(), id);
+        self.keep_node(&mut self.node.lock(), id);
     }
 
     fn keep_node(&self, node: &mut Node, id: NodeId) {
@@ -304,25 +302,41 @@ impl GoferInode {
 
     /// The gofer's number for this inode; asks for one if there is none.
     fn node(&self) -> Result<NodeId, Errno> {
-        let mut node = self.node.lock()?;
-        if let Some(id) = node.id {
+        if let Some(id) = self.node.lock().id {
             return Ok(id);
         }
+        // Without the lock: the parent may need one of its own, and a rename may put parents below their children.
         let (parent, name) = self.place().ok_or(Errno::ESTALE)?;
         let (step, _) = parent.request_lookup(&name, None)?;
         if step.attributes.kind() != self.kind || Identity::from(&step.attributes) != self.identity() {
             self.fs.client.forget(step.node, 1);
             return Err(Errno::ESTALE);
         }
-        self.keep_node(&mut node, step.node);
-        Ok(step.node)
+        let mut node = self.node.lock();
+        match node.id {
+            // Somebody else has got one meanwhile, and uses it.
+            Some(id) if id != step.node => {
+                self.fs.client.forget(step.node, 1);
+                Ok(id)
+            }
+            _ => {
+                self.keep_node(&mut node, step.node);
+                Ok(step.node)
+            }
+        }
     }
 
     /// Makes a request that names this inode; once more with a new number if the gofer does not take the old one.
     fn with_node<T>(&self, mut request: impl FnMut(NodeId) -> Result<T, Errno>) -> Result<T, Errno> {
-        match request(self.node()?) {
+        let id = self.node()?;
+        match request(id) {
             Err(Errno::ESTALE) if self.place.lock().is_some() => {
-                self.give_back(&mut *self.node.lock()?);
+                {
+                    let mut node = self.node.lock();
+                    if node.id == Some(id) {
+                        self.give_back(&mut node);
+                    }
+                }
                 request(self.node()?)
             }
             result => result,
@@ -403,7 +417,7 @@ impl GoferInode {
             return Ok(self.state.lock().attributes);
         }
         let Some((parent, name)) = self.place() else {
-            if self.node.lock()?.id.is_none() {
+            if self.node.lock().id.is_none() {
                 // Removed and closed: nobody can say more.
                 return Ok(self.state.lock().attributes);
             }
@@ -479,7 +493,7 @@ impl GoferInode {
 
     /// The directory is gone: there is nothing to ask the gofer about.
     fn removed_directory(&self) {
-        self.give_back(&mut self.node.lock_anyway());
+        self.give_back(&mut self.node.lock());
         self.state.lock().attributes.nlink = 0;
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bitflags::bitflags;
-use parking_lot::RwLock;
 use sentry_abi::Errno;
+use sentry_lock::{RwLock, rank};
 
 use crate::dentry::Dentry;
 use crate::inode::Inode;
@@ -104,6 +104,9 @@ pub fn new_anonymous_dev() -> u64 {
     libc::makedev(0, minor)
 }
 
+/// A mount, and a place in it where another is mounted.
+type MountPoint = (Arc<Mount>, Arc<Dentry>);
+
 /// A file system, or a part of it, at a place in the tree.
 pub struct Mount {
     id: u64,
@@ -111,7 +114,7 @@ pub struct Mount {
     /// What of the file system is seen.
     root: Arc<Dentry>,
     /// Where it is mounted; `None` for the root of a namespace, and after umount.
-    pub(crate) place: RwLock<Option<(Arc<Mount>, Arc<Dentry>)>>,
+    pub(crate) place: RwLock<Option<MountPoint>, rank::MountPlace>,
     flags: AtomicU32,
     /// umount2(2) with `MNT_EXPIRE` has been here, and nobody since.
     pub(crate) expiring: AtomicBool,

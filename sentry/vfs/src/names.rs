@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use sentry_abi::Errno;
+use sentry_lock::{MutexGuard, rank};
 
 use crate::cred::Cap;
 use crate::dentry::{Child, Children, Dentry};
@@ -361,8 +361,8 @@ fn check_not_mounted(dentry: &Arc<Dentry>) -> Result<(), Errno> {
 
 /// The children of two directories, which may be the same one, locked by address.
 struct LockedPair<'a> {
-    old: Option<MutexGuard<'a, Children>>,
-    new: MutexGuard<'a, Children>,
+    old: Option<MutexGuard<'a, Children, rank::DentryChildren>>,
+    new: MutexGuard<'a, Children, rank::DentryChildren>,
 }
 
 impl<'a> LockedPair<'a> {
@@ -371,10 +371,10 @@ impl<'a> LockedPair<'a> {
             (None, new.children.lock()?)
         } else if Arc::as_ptr(old) < Arc::as_ptr(new) {
             let old = old.children.lock()?;
-            (Some(old), new.children.lock()?)
+            (Some(old), new.children.lock_another()?)
         } else {
             let new = new.children.lock()?;
-            (Some(old.children.lock()?), new)
+            (Some(old.children.lock_another()?), new)
         };
         Ok(LockedPair { old, new })
     }

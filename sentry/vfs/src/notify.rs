@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bitflags::bitflags;
-use parking_lot::RwLock;
+use sentry_lock::{RwLock, rank};
 
 use crate::dentry::Dentry;
 use crate::file::File;
@@ -121,7 +121,7 @@ impl Mark {
 pub struct Notifier {
     /// How many marks there are.
     count: AtomicUsize,
-    marks: RwLock<HashMap<InodeKey, Vec<Arc<Mark>>>>,
+    marks: RwLock<HashMap<InodeKey, Vec<Arc<Mark>>>, rank::Marks>,
     cookie: AtomicU32,
 }
 

@@ -16,8 +16,8 @@
 use std::sync::Arc;
 
 use bitflags::bitflags;
-use parking_lot::RwLock;
 use sentry_host::waiting::LongRwLock;
+use sentry_lock::{RwLock, rank};
 
 use crate::cache::CacheState;
 use crate::cred::Credentials;
@@ -143,11 +143,11 @@ pub enum SetTime {
 /// table; then the file system's own locks. A dentry's link is a leaf.
 pub struct Vfs {
     pub(crate) devices: DeviceRegistry,
-    pub(crate) fifos: RwLock<Option<Arc<dyn FifoOpener>>>,
-    pub(crate) table: RwLock<MountTable>,
+    pub(crate) fifos: RwLock<Option<Arc<dyn FifoOpener>>, rank::FifoOpener>,
+    pub(crate) table: RwLock<MountTable, rank::MountTable>,
     pub(crate) cache: CacheState,
     /// Held for reading while a path is put together, for writing in each rename.
-    pub(crate) rename_lock: LongRwLock<()>,
+    pub(crate) rename_lock: LongRwLock<(), rank::RenameLock>,
     /// Where files without a place live (memfd_create(2)).
     pub(crate) unplaced: Arc<Tmpfs>,
     pub(crate) notifier: Arc<Notifier>,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, RwLock, rank};
 
 use crate::dir::OpenDirectory;
 use crate::file::{DirEntry, File, FileOps};
@@ -223,7 +223,7 @@ struct Node {
     fs: Arc<PseudoFs>,
     kind: u32,
     ino: u64,
-    owner: Mutex<Owner>,
+    owner: Mutex<Owner, rank::PseudoOwner>,
 }
 
 impl Node {
@@ -278,7 +278,7 @@ impl Node {
 /// A directory whose entries are added by the kernel and stay.
 pub struct StaticDir {
     node: Node,
-    entries: RwLock<BTreeMap<Vec<u8>, Arc<dyn Inode>>>,
+    entries: RwLock<BTreeMap<Vec<u8>, Arc<dyn Inode>>, rank::PseudoEntries>,
 }
 
 impl StaticDir {
@@ -316,7 +316,8 @@ impl Inode for StaticDir {
         Ok(Box::new(OpenDirectory::new()))
     }
     fn entries(&self) -> Result<Vec<DirEntry>, Errno> {
-        let entries = self.entries.read();
+        // A directory among them looks at its own.
+        let entries = self.entries.read().clone();
         Ok(entries
             .iter()
             .filter_map(|(name, inode)| entry_of(name, inode))
@@ -473,14 +474,21 @@ impl<G: Generate> Inode for TextFile<G> {
 
 struct OpenText<G> {
     generate: Arc<G>,
-    text: Mutex<Option<Vec<u8>>>,
+    text: Mutex<Option<Vec<u8>>, rank::PseudoText>,
 }
 
 impl<G: Generate> FileOps for OpenText<G> {
     fn read(&self, _file: &File, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let known = self.text.lock().is_some();
+        // Without the lock: what the text is about may wait for anything.
+        let fresh = if known && offset != 0 {
+            None
+        } else {
+            Some(self.generate.generate()?)
+        };
         let mut text = self.text.lock();
-        if offset == 0 || text.is_none() {
-            *text = Some(self.generate.generate()?);
+        if fresh.is_some() {
+            *text = fresh;
         }
         let all = text.as_deref().unwrap_or_default();
         let rest = usize::try_from(offset)

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 
 use crate::inode::Inode;
 
-/// By inode: how many write it, or, negative, how many execute it. A leaf in the lock order.
+/// By inode: how many write it, or, negative, how many execute it.
 #[derive(Default)]
 pub(crate) struct Texts {
-    counts: Mutex<HashMap<usize, i64>>,
+    counts: Mutex<HashMap<usize, i64>, rank::TextCounts>,
 }
 
 /// Counts as a writer or as an executor of a regular file as long as it lives.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
 use bitflags::bitflags;
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 
 bitflags! {
     /// Readiness, with the numbers of poll(2) and epoll(7).
@@ -39,7 +39,7 @@ bitflags! {
 /// again when woken: wakes may be spurious and are never lost.
 #[derive(Default)]
 pub struct WaitQueue {
-    waiters: Mutex<Vec<Entry>>,
+    waiters: Mutex<Vec<Entry>, rank::Waiters>,
     /// The number of waiters, so that waking an empty queue takes no lock.
     len: AtomicUsize,
     next: AtomicUsize,

@@ -2,12 +2,14 @@
 
 use crate::sys::*;
 use crate::{cases, check, eq, err, ok, sys};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 cases!("dir": mkdir_rmdir, mkdir_errors, rmdir_errors, unlink_errors, open_file_survives_unlink, hard_links, hard_link_errors,
     symlink_errors, readlink_calls, rename_files, rename_directories, rename_errors, rename_flags, rename_same_file,
     list, list_many, list_seeks, list_errors, list_types, list_while_removing, working_directory, fchdir_calls, getcwd_errors,
     mknod_fifo, mknod_errors, sticky_directory, setgid_directory, chroot_call, permission_of_the_path, remove_trailing_slash,
-    many_names, deep_path);
+    many_names, deep_path,
+    renamed_while_looked_up);
 
 fn mkdir_rmdir() {
     sys!(libc::SYS_umask, 0o022);
@@ -510,4 +512,44 @@ fn deep_path() {
     err!(sys!(libc::SYS_getcwd, buf.as_mut_ptr(), 8192), libc::ENAMETOOLONG);
     file("f", b"deep");
     eq!(text("f"), "deep");
+}
+
+/// Directories that go into each other and out again, while others look for what is in them.
+fn renamed_while_looked_up() {
+    static OVER: AtomicU32 = AtomicU32::new(0);
+    for dir in ["x", "y", "x/d", "y/e"] {
+        ok!(mkdir(dir, 0o755));
+    }
+    file("x/d/f", b"1");
+    file("y/e/g", b"2");
+    let there_and_back = |from: &'static str, to: &'static str| {
+        std::thread::spawn(move || {
+            for _ in 0..100 {
+                // The way may be gone with the other directory.
+                if rename(from, to) == 0 {
+                    until("it is back", || rename(to, from) == 0);
+                }
+            }
+            OVER.fetch_add(1, Ordering::SeqCst);
+        })
+    };
+    let threads = [there_and_back("x/d", "y/e/d"), there_and_back("y/e", "x/d/e")];
+    let lookers = ["x/d/f", "y/e/g", "x/d/e/g", "y/e/d/f"].map(|path| {
+        std::thread::spawn(move || {
+            while OVER.load(Ordering::SeqCst) < 2 {
+                let (r, _) = stat(path);
+                check!(r == 0 || r == -i64::from(libc::ENOENT), "{}", Code(r));
+                let fd = open(path, libc::O_RDONLY, 0);
+                if fd >= 0 {
+                    eq!(fstat(fd as i32).st_size, 1);
+                    close(fd as i32);
+                }
+                let _ = std::fs::read_dir(path.rsplit_once('/').expect("a directory").0).map(Iterator::count);
+            }
+        })
+    });
+    for thread in threads.into_iter().chain(lookers) {
+        thread.join().expect("joined");
+    }
+    eq!((slurp("x/d/f"), slurp("y/e/g")), (b"1".to_vec(), b"2".to_vec()));
 }

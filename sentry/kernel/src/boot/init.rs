@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::ops::{At, Lookup, TaskIds};
 use sentry_vfs::path::VfsPath;
@@ -21,7 +21,7 @@ const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 const UMASK: u32 = 0o022;
 
 /// Why the program does not run, if it does not.
-pub(super) type Outcome = Arc<Mutex<Option<ExitStatus>>>;
+pub(super) type Outcome = Arc<Mutex<Option<ExitStatus>, rank::Outcome>>;
 
 /// Prepares a task that loads the program and starts it. If that fails the workers stop.
 pub(super) fn start(kernel: &Arc<Kernel>, config: &BootConfig, root: VfsPath, stdio: Stdio) -> Outcome {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 
 /// The most threads there are at a time. One that hangs in the host only makes the others busier.
 const MAX_THREADS: usize = 8;
@@ -98,7 +98,7 @@ struct Slot<T> {
 
 /// The result of a call on the pool.
 pub struct BlockingCall<T> {
-    slot: Arc<Mutex<Slot<T>>>,
+    slot: Arc<Mutex<Slot<T>, rank::BlockingSlot>>,
 }
 
 impl<T> Future for BlockingCall<T> {

@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_host::epoll::{Epoll, Interest};
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::wait::PollEvents;
 
 use super::Executor;
@@ -19,7 +19,7 @@ type Callback = Arc<dyn Fn(PollEvents) + Send + Sync>;
 /// Registrations by token.
 #[derive(Default)]
 pub(super) struct Reactor {
-    entries: Mutex<HashMap<u64, Callback>>,
+    entries: Mutex<HashMap<u64, Callback>, rank::Reactor>,
     next: std::sync::atomic::AtomicU64,
 }
 
@@ -111,9 +111,12 @@ impl Executor {
     }
 }
 
+/// What a descriptor is ready for, and who waits for that.
+type Readiness = (PollEvents, Option<Waker>);
+
 /// See [`Executor::host_ready`].
 pub struct HostReady {
-    state: Arc<Mutex<(PollEvents, Option<Waker>)>>,
+    state: Arc<Mutex<Readiness, rank::HostReadiness>>,
     _watch: Option<HostWatch>,
 }
 

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use sentry_host::waiting::{self, Waiter};
+use sentry_lock::{Condvar, Mutex, rank};
 
 use super::{CURRENT, Executor};
 
@@ -51,7 +51,7 @@ pub(super) async fn for_purpose<T>(purpose: Arc<dyn Purpose>, future: impl Futur
 /// Who works, and who could.
 #[derive(Default)]
 pub(super) struct Threads {
-    state: Mutex<State>,
+    state: Mutex<State, rank::WorkerThreads>,
     /// For idle threads.
     vacancy: Condvar,
     /// For the thread that waits for the end.

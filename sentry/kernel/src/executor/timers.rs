@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 
 use super::Executor;
 
@@ -57,7 +57,7 @@ enum Action {
 /// The timers of one worker, by deadline.
 #[derive(Default)]
 pub(super) struct Timers {
-    entries: Mutex<BTreeMap<(Deadline, u64), Action>>,
+    entries: Mutex<BTreeMap<(Deadline, u64), Action>, rank::Timers>,
     /// The earliest deadline, so that a look costs no lock; `u64::MAX` for none.
     earliest: AtomicEarliest,
     number: AtomicU64,

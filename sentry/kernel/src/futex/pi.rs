@@ -7,8 +7,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_platform::Order;
 
 use super::{Key, read_word};
@@ -33,7 +33,7 @@ struct Waiter {
 /// Locks with waiters.
 #[derive(Default)]
 pub(crate) struct PiTable {
-    queues: Mutex<HashMap<Key, VecDeque<Arc<Waiter>>>>,
+    queues: Mutex<HashMap<Key, VecDeque<Arc<Waiter>>>, rank::PiFutexes>,
 }
 
 impl PiTable {

@@ -1,7 +1,7 @@
 //! What each signal does: `sigaction(2)`.
 
 use bitflags::bitflags;
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 
 use super::{SigSet, Signal};
 
@@ -110,7 +110,7 @@ impl Action {
 
 /// The actions of a process; shared by processes with `CLONE_SIGHAND`.
 pub struct Actions {
-    table: Mutex<[Action; 64]>,
+    table: Mutex<[Action; 64], rank::SignalActions>,
 }
 
 impl std::default::Default for Actions {

@@ -103,7 +103,7 @@ fn do_getdents(thread: &Thread, args: &SyscallArgs, layout: Layout) -> SysResult
     crate::io::check_range(thread, args.args[1], room)?;
     let mut out = Vec::new();
     let mut tries = 0;
-    let (mut position, next) = loop {
+    let (position, next) = loop {
         out.clear();
         let mut full = false;
         // Without the lock: a list may have to be waited for.

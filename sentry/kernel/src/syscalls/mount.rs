@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use sentry_lock::{Mutex, rank};
 use sentry_abi::Errno;
 use sentry_platform::SyscallArgs;
 use sentry_vfs::cred::Cap;
@@ -109,7 +109,7 @@ fn mount_flags(flags: u64) -> MountFlags {
 /// File systems that are the same wherever they are mounted, by type.
 #[derive(Default)]
 pub struct SharedFileSystems {
-    mounted: Mutex<BTreeMap<&'static str, Weak<FileSystem>>>,
+    mounted: Mutex<BTreeMap<&'static str, Weak<FileSystem>>, rank::SharedMounts>,
 }
 
 impl SharedFileSystems {

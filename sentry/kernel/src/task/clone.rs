@@ -365,7 +365,8 @@ fn build(thread: &Arc<Thread>, args: &CloneArgs, tid: Pid, guest: Arc<dyn GuestT
             stack,
         },
     );
-    *child.scheduling.lock() = thread.scheduling.lock().inherited();
+    let scheduling = thread.scheduling.lock().inherited();
+    *child.scheduling.lock() = scheduling;
     child.inherit_timer_slack(thread);
     if has(F::CHILD_CLEARTID) {
         child.clear_child_tid.store(args.child_tid, Ordering::Relaxed);

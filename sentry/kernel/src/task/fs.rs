@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
 use sentry_abi::Errno;
+use sentry_lock::{RwLock, rank};
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::ops::{Caller, TaskIds};
 use sentry_vfs::path::VfsPath;
@@ -12,7 +12,7 @@ use crate::namespace::MountNamespace;
 
 /// Root, working directory and umask; shared by threads with `CLONE_FS`.
 pub struct FsContext {
-    inner: RwLock<Inner>,
+    inner: RwLock<Inner, rank::FsPlaces>,
 }
 
 #[derive(Clone)]

@@ -1,10 +1,12 @@
 //! The table of all processes and threads, process groups and sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sentry_abi::Errno;
+use sentry_lock::{RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 use super::{Process, Thread};
 use crate::tty::Pty;
@@ -55,8 +57,76 @@ pub struct Tasks {
     /// Sessions with the number of their members.
     sessions: BTreeMap<Pid, usize>,
     last: Pid,
+    removed: Removed,
     /// Whoever started the sandbox keeps jobs, and the first process's group is one of them.
     pub attended: bool,
+}
+
+/// What was taken out of the table and may be the last of its kind: with a process go directories and mounts, with a
+/// terminal goes its node. [`TasksGuard`] drops it once the table is unlocked.
+#[derive(Default)]
+struct Removed {
+    nodes: Vec<Node>,
+    threads: Vec<Arc<Thread>>,
+    terminals: Vec<Arc<Pty>>,
+}
+
+impl Removed {
+    fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.threads.is_empty() && self.terminals.is_empty()
+    }
+}
+
+/// The lock around [`Tasks`].
+#[derive(Default)]
+pub struct TaskTable(RwLock<Tasks, rank::Tasks>);
+
+impl TaskTable {
+    /// Locks for reading.
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, Tasks, rank::Tasks> {
+        self.0.read()
+    }
+
+    /// Locks for writing.
+    #[track_caller]
+    pub fn write(&self) -> TasksGuard<'_> {
+        TasksGuard(Some(self.0.write()))
+    }
+
+    /// Locks for writing if that needs no waiting.
+    pub fn try_write(&self) -> Option<TasksGuard<'_>> {
+        Some(TasksGuard(Some(self.0.try_write()?)))
+    }
+}
+
+/// [`Tasks`] locked for writing. When it is dropped, what was removed meanwhile goes too, after the lock.
+pub struct TasksGuard<'a>(Option<RwLockWriteGuard<'a, Tasks, rank::Tasks>>);
+
+impl Deref for TasksGuard<'_> {
+    type Target = Tasks;
+
+    fn deref(&self) -> &Tasks {
+        self.0.as_ref().expect("locked until dropped")
+    }
+}
+
+impl DerefMut for TasksGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Tasks {
+        self.0.as_mut().expect("locked until dropped")
+    }
+}
+
+impl Drop for TasksGuard<'_> {
+    fn drop(&mut self) {
+        let Some(mut tasks) = self.0.take() else { return };
+        if tasks.removed.is_empty() {
+            return;
+        }
+        let removed = std::mem::take(&mut tasks.removed);
+        drop(tasks);
+        drop(removed);
+    }
 }
 
 impl Tasks {
@@ -131,7 +201,7 @@ impl Tasks {
 
     /// Takes a thread out.
     pub fn remove_thread(&mut self, tid: Pid) {
-        self.threads.remove(&tid);
+        self.removed.threads.extend(self.threads.remove(&tid));
     }
 
     /// Takes a reaped process out.
@@ -144,7 +214,8 @@ impl Tasks {
         }
         self.leave_group(pid, node.pgid);
         self.leave_session(node.sid);
-        self.threads.remove(&pid);
+        self.removed.threads.extend(self.threads.remove(&pid));
+        self.removed.nodes.push(node);
     }
 
     fn leave_group(&mut self, pid: Pid, pgid: Pid) {
@@ -179,7 +250,7 @@ impl Tasks {
     pub fn new_session(&mut self, pid: Pid) {
         let Some(node) = self.nodes.get_mut(&pid) else { return };
         let old = std::mem::replace(&mut node.sid, pid);
-        node.terminal = None;
+        self.removed.terminals.extend(node.terminal.take());
         self.leave_session(old);
         *self.sessions.entry(pid).or_default() += 1;
         self.set_group(pid, pid);
@@ -268,7 +339,14 @@ impl Tasks {
     /// Takes the controlling terminal from every member of a session.
     pub fn forget_terminal(&mut self, sid: Pid) {
         for node in self.nodes.values_mut().filter(|node| node.sid == sid) {
-            node.terminal = None;
+            self.removed.terminals.extend(node.terminal.take());
+        }
+    }
+
+    /// Takes the controlling terminal from one process.
+    pub fn give_up_terminal(&mut self, pid: Pid) {
+        if let Some(node) = self.nodes.get_mut(&pid) {
+            self.removed.terminals.extend(node.terminal.take());
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use sentry_lock::{Mutex, RwLock, rank};
 use sentry_platform::GuestThread;
 use sentry_vfs::wait::WaitQueue;
 
@@ -19,11 +19,11 @@ use crate::time::ProcessTimers;
 /// A process.
 pub struct Process {
     pid: Pid,
-    pub(crate) signals: Mutex<ProcessSignals>,
-    actions: RwLock<Arc<Actions>>,
-    mm: RwLock<Arc<MemoryMap>>,
+    pub(crate) signals: Mutex<ProcessSignals, rank::ProcessSignals>,
+    actions: RwLock<Arc<Actions>, rank::ProcessActions>,
+    mm: RwLock<Arc<MemoryMap>, rank::ProcessMemory>,
     /// Resource limits.
-    pub limits: RwLock<Limits>,
+    pub limits: RwLock<Limits, rank::ProcessLimits>,
     /// Interval and POSIX timers.
     pub timers: ProcessTimers,
     /// Woken when a child changes state, and when signals come (for signalfd(2)).
@@ -35,9 +35,9 @@ pub struct Process {
     /// Woken when the process has ended (pidfd_open(2)).
     pub exit_events: WaitQueue,
     /// Usage of its own threads that have ended.
-    pub usage: Mutex<Usage>,
+    pub usage: Mutex<Usage, rank::ProcessUsage>,
     /// Usage of children that were waited for.
-    pub child_usage: Mutex<Usage>,
+    pub child_usage: Mutex<Usage, rank::ChildUsage>,
     /// `PR_SET_CHILD_SUBREAPER`.
     pub subreaper: AtomicBool,
     /// `PR_SET_DUMPABLE`.
@@ -52,7 +52,7 @@ pub struct Process {
     pub real_uid: std::sync::atomic::AtomicU32,
     /// The host side of its first thread, when that has ended before the others: the host names a process by its
     /// first thread, so that one must stay.
-    pub(crate) first_guest: Mutex<Option<Arc<dyn GuestThread>>>,
+    pub(crate) first_guest: Mutex<Option<Arc<dyn GuestThread>>, rank::FirstGuest>,
     /// When it was made: nanoseconds of the host's `CLOCK_MONOTONIC`.
     pub start_time: u64,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::task::Waker;
 
-use parking_lot::{Mutex, RwLock};
+use sentry_lock::{Mutex, RwLock, rank};
 use sentry_platform::{Fault, GuestThread};
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::ops::TaskIds;
@@ -62,13 +62,13 @@ pub struct Thread {
     process: Arc<Process>,
     tid: AtomicI32,
     worker: usize,
-    guest: RwLock<Arc<dyn GuestThread>>,
-    files: RwLock<Arc<FdTable>>,
-    fs: RwLock<Arc<FsContext>>,
-    cred: RwLock<Arc<Credentials>>,
-    uts: RwLock<Arc<UtsNamespace>>,
-    comm: Mutex<Vec<u8>>,
-    pub(crate) signals: Mutex<ThreadSignals>,
+    guest: RwLock<Arc<dyn GuestThread>, rank::ThreadGuest>,
+    files: RwLock<Arc<FdTable>, rank::ThreadFiles>,
+    fs: RwLock<Arc<FsContext>, rank::ThreadFs>,
+    cred: RwLock<Arc<Credentials>, rank::ThreadCredentials>,
+    uts: RwLock<Arc<UtsNamespace>, rank::ThreadUts>,
+    comm: Mutex<Vec<u8>, rank::ThreadName>,
+    pub(crate) signals: Mutex<ThreadSignals, rank::ThreadSignals>,
     /// Set when there may be a signal to deliver, or the thread is to stop or to die.
     pub(crate) work: AtomicBool,
     /// Set when the thread is to die at once.
@@ -77,7 +77,7 @@ pub struct Thread {
     pub(crate) shielded: AtomicBool,
     /// Set while the guest runs, so that a sender knows whether to kick it or to wake its task.
     pub(crate) in_guest: AtomicBool,
-    pub(crate) waker: Mutex<Option<Waker>>,
+    pub(crate) waker: Mutex<Option<Waker>, rank::ThreadWaker>,
     /// Set when the host thread is known to be gone.
     pub(crate) gone: AtomicBool,
     /// Set while a vfork child runs on the host thread.
@@ -85,7 +85,7 @@ pub struct Thread {
     /// Set while it runs on its vfork parent's host thread.
     pub(crate) borrows: AtomicBool,
     /// The vfork parent that waits for this thread's process.
-    pub(crate) vfork: Mutex<Option<Arc<VforkDone>>>,
+    pub(crate) vfork: Mutex<Option<Arc<VforkDone>>, rank::ThreadVfork>,
     /// The argument of exit(2).
     pub(crate) exit_code: AtomicU8,
     state: AtomicU8,
@@ -95,13 +95,13 @@ pub struct Thread {
     pub robust_list: AtomicU64,
     /// What this thread gets when its parent's thread dies (`PR_SET_PDEATHSIG`).
     pub parent_death_signal: AtomicI32,
-    pub(crate) restart: Mutex<Option<Restart>>,
+    pub(crate) restart: Mutex<Option<Restart>, rank::ThreadRestart>,
     /// Its last fault, for signal frames.
-    pub(crate) fault: Mutex<Option<Fault>>,
+    pub(crate) fault: Mutex<Option<Fault>, rank::ThreadFault>,
     /// When it was made: nanoseconds of the host's `CLOCK_MONOTONIC`.
     pub start_time: u64,
     /// Policy, affinity and I/O priority.
-    pub scheduling: Mutex<crate::sched::Scheduling>,
+    pub scheduling: Mutex<crate::sched::Scheduling, rank::Scheduling>,
     /// `PR_SET_TIMERSLACK` and what it goes back to, in nanoseconds.
     timer_slack: [AtomicU64; 2],
     /// `PR_SET_IO_FLUSHER`.

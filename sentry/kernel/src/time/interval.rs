@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 
 use super::{Armed, Clock, MIN_PERIOD, advance, next_look};
 use crate::Kernel;
@@ -68,7 +68,7 @@ struct Timer {
 /// A process's interval timers. They last over execve(2), and a child has none.
 #[derive(Default)]
 pub struct IntervalTimers {
-    timers: [Mutex<Timer>; 3],
+    timers: [Mutex<Timer, rank::IntervalTimer>; 3],
 }
 
 impl IntervalTimers {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 
 use super::{Armed, Clock, Interval, MIN_PERIOD, advance, next_look};
 use crate::Kernel;
@@ -47,7 +47,7 @@ struct Table {
 /// A process's timers. They end at execve(2) ([`PosixTimers::clear`]), and a child has none.
 #[derive(Default)]
 pub struct PosixTimers {
-    table: Mutex<Table>,
+    table: Mutex<Table, rank::PosixTimers>,
 }
 
 impl PosixTimers {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_abi::tty::{NCCS, Termios, Termios2, Winsize};
 use sentry_host::epoll::{Epoll, Interest};
 use sentry_host::stdio;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::file::File;
 use sentry_vfs::ops::Lookup;
@@ -35,7 +35,7 @@ pub struct Console {
     pty: Arc<Pty>,
     socket: OwnedFd,
     /// Taken before every other lock.
-    traffic: Mutex<Traffic>,
+    traffic: Mutex<Traffic, rank::ConsoleTraffic>,
     /// The supervisor waits to hear that the guest wants to use the terminal.
     awaited: AtomicBool,
 }

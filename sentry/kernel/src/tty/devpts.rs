@@ -4,9 +4,9 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_abi::fs::make_device;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::dir::OpenDirectory;
 use sentry_vfs::file::{DirEntry, FileOps};
@@ -112,7 +112,7 @@ struct Owned {
 }
 
 impl Owned {
-    fn new(mode: u32, uid: u32, gid: u32) -> Mutex<Owned> {
+    fn new(mode: u32, uid: u32, gid: u32) -> Mutex<Owned, rank::DevPtsOwner> {
         let now = Timestamp::now();
         Mutex::new(Owned {
             mode,
@@ -160,7 +160,7 @@ impl Owned {
 pub struct DevPts {
     dev: u64,
     options: Options,
-    table: Mutex<Table>,
+    table: Mutex<Table, rank::DevPtsTable>,
 }
 
 #[derive(Default)]
@@ -245,7 +245,7 @@ impl DevPts {
 struct Root {
     fs: Arc<DevPts>,
     ptmx: Arc<Ptmx>,
-    owned: Mutex<Owned>,
+    owned: Mutex<Owned, rank::DevPtsOwner>,
 }
 
 impl Inode for Root {
@@ -319,7 +319,7 @@ impl Inode for Root {
 /// `ptmx`.
 struct Ptmx {
     fs: Weak<DevPts>,
-    owned: Mutex<Owned>,
+    owned: Mutex<Owned, rank::DevPtsOwner>,
     dev: u64,
 }
 
@@ -341,7 +341,7 @@ impl Inode for Ptmx {
 struct Slave {
     dev: u64,
     index: u32,
-    owned: Mutex<Owned>,
+    owned: Mutex<Owned, rank::DevPtsOwner>,
     /// Names may be remembered longer than the terminal is there.
     pty: Weak<Pty>,
 }

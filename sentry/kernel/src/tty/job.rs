@@ -10,6 +10,7 @@ use sentry_vfs::file::File;
 use super::pty::{Job, Pty, TtyFile};
 use crate::Kernel;
 use crate::signal::{self, After, SigInfo, Signal};
+use crate::task::pid::TasksGuard;
 use crate::task::{Pid, Tasks, Thread};
 
 /// A process's controlling terminal.
@@ -114,11 +115,11 @@ pub fn give_up_terminal(thread: &Thread) {
     let kernel = thread.kernel();
     let mut after = After::default();
     let mut tasks = kernel.tasks.write();
-    let Some(node) = tasks.node_mut(thread.pid()) else {
+    let Some(node) = tasks.node(thread.pid()) else {
         return;
     };
     if node.sid != thread.pid() {
-        node.terminal = None;
+        tasks.give_up_terminal(thread.pid());
         return;
     }
     let Some(pty) = node.terminal.clone() else { return };
@@ -186,7 +187,7 @@ pub fn hang_up(kernel: &Arc<Kernel>, pty: &Arc<Pty>) {
     }
 }
 
-fn lose_terminal(kernel: &Arc<Kernel>, pty: &Arc<Pty>, mut tasks: parking_lot::RwLockWriteGuard<'_, Tasks>) {
+fn lose_terminal(kernel: &Arc<Kernel>, pty: &Arc<Pty>, mut tasks: TasksGuard<'_>) {
     let mut after = After::default();
     let job = std::mem::take(&mut *pty.job.lock());
     let Some(sid) = job.session else { return };

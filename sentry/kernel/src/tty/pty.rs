@@ -6,10 +6,10 @@
 use std::any::Any;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_abi::fs::make_device;
 use sentry_abi::tty::{Termios2, Winsize};
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::{File, FileOps};
 use sentry_vfs::wait::{PollEvents, WaitQueue};
 
@@ -43,9 +43,9 @@ pub struct Pty {
     index: u32,
     kernel: Weak<Kernel>,
     home: Weak<DevPts>,
-    state: Mutex<State>,
+    state: Mutex<State, rank::Pty>,
     /// Taken after `Kernel::tasks`, where both are.
-    pub(super) job: Mutex<Job>,
+    pub(super) job: Mutex<Job, rank::TtyJob>,
     slave_queue: WaitQueue,
     master_queue: WaitQueue,
 }

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_abi::socket::Ucred;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::file::File;
 use sentry_vfs::inode::Attributes;
 use sentry_vfs::wait::{PollEvents, WaitQueue};
@@ -224,7 +224,7 @@ impl PeerInfo {
 pub struct Socket {
     me: Weak<Socket>,
     kind: Kind,
-    state: Mutex<State>,
+    state: Mutex<State, rank::Socket>,
     queue: WaitQueue,
     kernel: Weak<Kernel>,
     attributes: Attributes,
@@ -437,7 +437,8 @@ impl Socket {
                 return Err(Errno::EAGAIN);
             }
             {
-                let mut new = accepted.state.lock();
+                // Nobody else has it yet.
+                let mut new = accepted.state.lock_another();
                 new.peer = Some(Arc::downgrade(self));
                 new.peer_name = own_name;
                 new.peer_info = info;

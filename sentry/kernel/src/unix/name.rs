@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::path::{InodeKey, VfsPath};
 
 use super::{Kind, Socket};
@@ -90,9 +90,9 @@ enum Key {
 /// Who is bound to which name.
 #[derive(Default)]
 pub struct Names {
-    bound: Mutex<Bound>,
+    bound: Mutex<Bound, rank::SocketNames>,
     /// All sockets, for /proc/net/unix.
-    all: Mutex<Vec<Weak<Socket>>>,
+    all: Mutex<Vec<Weak<Socket>>, rank::AllSockets>,
 }
 
 #[derive(Default)]

@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 
 use crate::inode::Inode;
 use crate::mount::FileSystem;
@@ -41,7 +41,7 @@ struct Shared {
     next_ino: AtomicU64,
     /// The nodes of lower files, so that each has one node at most. A leaf in the lock order; nodes are dropped
     /// outside of it.
-    nodes: Mutex<HashMap<LowerKey, Slot>>,
+    nodes: Mutex<HashMap<LowerKey, Slot>, rank::OverlayNodes>,
 }
 
 struct Slot {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_host::waiting::LongMutex;
+use sentry_lock::{Mutex, rank};
 
 use super::open::OpenLower;
 use super::{LowerKey, Shared};
@@ -28,11 +28,11 @@ pub(super) struct Node {
     /// Attributes and content, once they differ from the lower file's.
     pub(super) upper: OnceLock<Arc<tmpfs::Node>>,
     /// Held over a copy-up.
-    pub(super) copying: LongMutex<()>,
+    pub(super) copying: LongMutex<(), rank::OverlayCopy>,
     links: AtomicU32,
     /// Made without a name and may still get one.
     linkable: AtomicBool,
-    directory: Mutex<Directory>,
+    directory: Mutex<Directory, rank::OverlayDirectory>,
 }
 
 /// How a directory differs from its lower one.

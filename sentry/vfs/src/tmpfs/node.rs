@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, RwLock, rank};
 
 use super::data::Data;
 use super::open::OpenFile;
@@ -30,8 +30,8 @@ pub(crate) struct Node {
     /// Type bits.
     kind: u32,
     rdev: u64,
-    pub(super) meta: Mutex<Meta>,
-    xattrs: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
+    pub(super) meta: Mutex<Meta, rank::TmpfsMeta>,
+    xattrs: Mutex<BTreeMap<Vec<u8>, Vec<u8>>, rank::TmpfsXattrs>,
     /// Pages charged for extended attributes and for a long link text.
     extra_pages: AtomicU64,
     pub(super) content: Content,
@@ -55,14 +55,14 @@ pub(crate) struct Meta {
 
 pub(crate) enum Content {
     File(FileContent),
-    Directory(Mutex<Entries>),
+    Directory(Mutex<Entries, rank::TmpfsEntries>),
     Symlink(Box<[u8]>),
     /// Devices, FIFOs, sockets.
     Node,
 }
 
 pub(crate) struct FileContent {
-    pub data: RwLock<Data>,
+    pub data: RwLock<Data, rank::TmpfsData>,
 }
 
 impl Content {
@@ -142,7 +142,7 @@ impl Node {
         Ok(())
     }
 
-    fn entries_of(&self) -> Result<&Mutex<Entries>, Errno> {
+    fn entries_of(&self) -> Result<&Mutex<Entries, rank::TmpfsEntries>, Errno> {
         match &self.content {
             Content::Directory(entries) => Ok(entries),
             _ => Err(Errno::ENOTDIR),
@@ -526,9 +526,9 @@ impl Inode for Node {
     }
 }
 
-/// Marks an empty directory as removed; `ENOTEMPTY`, `ENOTDIR`.
+/// Marks an empty directory as removed; `ENOTEMPTY`, `ENOTDIR`. With the tree locked: its parent may be, too.
 fn kill_directory(node: &Node) -> Result<(), Errno> {
-    let mut entries = node.entries_of()?.lock();
+    let mut entries = node.entries_of()?.lock_another();
     if !entries.names.is_empty() {
         return Err(Errno::ENOTEMPTY);
     }

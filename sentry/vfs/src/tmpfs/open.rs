@@ -4,9 +4,9 @@ use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_host::memory_file::MemoryFile;
+use sentry_lock::{Mutex, rank};
 
 use super::data::Data;
 use super::node::Node;
@@ -22,7 +22,7 @@ const OWN_MAX: usize = 256;
 const DIRECT_PAGES: u64 = 64 * 1024;
 
 /// Files with a memory file of their own, in the order they got it.
-static OWNERS: Mutex<Vec<Weak<Node>>> = Mutex::new(Vec::new());
+static OWNERS: Mutex<Vec<Weak<Node>>, rank::TmpfsOwners> = Mutex::new(Vec::new());
 
 pub(super) struct OpenFile {
     node: Arc<Node>,

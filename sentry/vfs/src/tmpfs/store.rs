@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
 use sentry_host::memory_file::MemoryFile;
 use sentry_host::waiting::LongMutex;
+use sentry_lock::{Mutex, rank};
 
 /// Bytes in a page, the unit of the size limit.
 pub(super) const PAGE: u64 = sentry_abi::PAGE_SIZE;
@@ -25,9 +25,9 @@ pub(crate) struct Store {
     next_ino: AtomicU64,
     /// Never handed out: files that are mapped get one of their own.
     shared: OnceLock<MemoryFile>,
-    chunks: Mutex<Chunks>,
+    chunks: Mutex<Chunks, rank::TmpfsChunks>,
     /// Held over renames and removals of directories: the only operations that lock two directories.
-    pub tree: LongMutex<()>,
+    pub tree: LongMutex<(), rank::TmpfsTree>,
 }
 
 /// Which chunks of the shared file are free.
