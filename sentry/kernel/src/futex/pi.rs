@@ -24,24 +24,41 @@ const QUEUED: u8 = 0;
 const OWNER: u8 = 1;
 /// It is to look again.
 const RETRY: u8 = 2;
+/// It does not wait any more.
+const GONE: u8 = 3;
 
 struct Waiter {
     thread: Arc<Thread>,
     state: AtomicU8,
 }
 
+impl Waiter {
+    /// Ends the wait this way, unless it has ended already.
+    fn settle(&self, state: u8) -> bool {
+        self.state
+            .compare_exchange(QUEUED, state, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+}
+
 /// Locks with waiters.
+///
+/// The word and the queue cannot be changed at once. So a waiter first sets `WAITERS`, then queues, and sleeps only if
+/// the word is still the owner's with that bit; and who changes the word afterwards to one without the bit has those
+/// who are queued by then look again.
 #[derive(Default)]
 pub(crate) struct PiTable {
     queues: Mutex<HashMap<Key, VecDeque<Arc<Waiter>>>, rank::PiFutexes>,
 }
 
 impl PiTable {
-    /// Makes all waiters of a lock look again: its owner has died.
+    /// Makes all waiters of a lock look again: its owner has died, or does not know of them.
     pub(super) fn wake_all(&self, key: Key) {
-        for waiter in self.queues.lock().remove(&key).into_iter().flatten() {
-            waiter.state.store(RETRY, Ordering::SeqCst);
-            waiter.thread.notify_task();
+        let waiters = self.queues.lock().remove(&key);
+        for waiter in waiters.into_iter().flatten() {
+            if waiter.settle(RETRY) {
+                waiter.thread.notify_task();
+            }
         }
     }
 
@@ -64,16 +81,11 @@ impl PiTable {
         }
     }
 
-    /// The first waiter, taken out, and whether there are more.
-    fn pop(&self, key: Key) -> Option<(Arc<Waiter>, bool)> {
-        let mut queues = self.queues.lock();
-        let queue = queues.get_mut(&key)?;
-        let waiter = queue.pop_front();
-        let more = !queue.is_empty();
-        if !more {
-            queues.remove(&key);
-        }
-        waiter.map(|waiter| (waiter, more))
+    /// The first waiter, and whether there are more.
+    fn first(&self, key: Key) -> Option<(Arc<Waiter>, bool)> {
+        let queues = self.queues.lock();
+        let queue = queues.get(&key)?;
+        Some((queue.front()?.clone(), queue.len() > 1))
     }
 }
 
@@ -140,9 +152,9 @@ pub(crate) async fn lock(
             key,
             waiter: waiter.clone(),
         };
-        // The owner may have left before it could see the waiter.
+        // The owner may have left before it could see the waiter, and be back without the bit.
         let again = read_word(thread, addr)?;
-        if again & TID_MASK != value & TID_MASK && waiter.state.load(Ordering::SeqCst) == QUEUED {
+        if again != value | WAITERS && waiter.settle(GONE) {
             continue;
         }
         let state = || match waiter.state.load(Ordering::SeqCst) {
@@ -150,6 +162,7 @@ pub(crate) async fn lock(
             state => Some(state),
         };
         let waited = block_on(thread, deadline, &[], state).await;
+        waiter.settle(GONE);
         drop(queued);
         match (waited, waiter.state.load(Ordering::SeqCst)) {
             (_, OWNER) => return Ok(()),
@@ -168,24 +181,32 @@ pub(crate) async fn unlock(thread: &Arc<Thread>, addr: u64, shared: bool) -> Res
     if value & TID_MASK != thread.tid() as u32 {
         return Err(Errno::EPERM);
     }
-    let next = table.pop(key);
-    let new = match &next {
-        Some((waiter, more)) => waiter.thread.tid() as u32 | if *more { WAITERS } else { 0 },
-        None => 0,
-    };
-    loop {
+    let mut mine = true;
+    let new = loop {
+        let next = table.first(key);
+        let new = match &next {
+            Some((waiter, more)) => waiter.thread.tid() as u32 | if *more { WAITERS } else { 0 },
+            None => 0,
+        };
         let found = exchange(thread, addr, value, new).await?;
-        if found == value {
-            break;
+        if found != value {
+            if found & TID_MASK != value & TID_MASK {
+                return if mine { Err(Errno::EINVAL) } else { Ok(()) };
+            }
+            value = found;
+            continue;
         }
-        if found & TID_MASK != value & TID_MASK {
-            return Err(Errno::EINVAL);
+        let Some((waiter, _)) = next else { break new };
+        table.remove(key, &waiter);
+        if waiter.settle(OWNER) {
+            waiter.thread.notify_task();
+            break new;
         }
-        value = found;
-    }
-    if let Some((waiter, _)) = next {
-        waiter.state.store(OWNER, Ordering::SeqCst);
-        waiter.thread.notify_task();
+        // It has given up meanwhile: the lock, in its name now, goes to the next.
+        (value, mine) = (new, false);
+    };
+    if new & WAITERS == 0 {
+        table.wake_all(key);
     }
     Ok(())
 }
