@@ -117,6 +117,16 @@ const TABLE: &[HostCall] = &[
         "flags, seals and locks of its descriptors; no owner, no signal",
     ),
     call(
+        libc::SYS_flock,
+        "flock",
+        Rule::When(&[
+            &[Is(1, (libc::LOCK_SH | libc::LOCK_NB) as u32)],
+            &[Is(1, (libc::LOCK_EX | libc::LOCK_NB) as u32)],
+            &[Is(1, libc::LOCK_UN as u32)],
+        ]),
+        "locks of files that the host shares, without waiting",
+    ),
+    call(
         libc::SYS_ioctl,
         "ioctl",
         Rule::When(&[&[Is(1, libc::FIONREAD as u32)]]),

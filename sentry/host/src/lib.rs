@@ -6,6 +6,7 @@ pub mod clock;
 pub mod epoll;
 pub mod eventfd;
 pub mod fatal;
+pub mod file_locks;
 pub mod files;
 pub mod filter;
 pub mod landlock;

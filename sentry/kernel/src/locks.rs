@@ -1,8 +1,12 @@
 //! File locks: POSIX record locks and open-file-description locks (fcntl_locking(2)), and flock(2).
 //!
-//! One table holds all of them behind one lock, which makes the search for deadlocks simple.
+//! One table holds all of them behind one lock, which makes the search for deadlocks simple. Those on files that the
+//! host shares count there too ([`shared`]).
+
+mod shared;
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use sentry_abi::Errno;
@@ -11,6 +15,8 @@ use sentry_vfs::file::{File, ReleaseWatcher};
 use sentry_vfs::inode::Inode;
 use sentry_vfs::path::InodeKey;
 use sentry_vfs::wait::WaitQueue;
+
+pub use shared::Patience;
 
 /// The most record locks in a sandbox; more answer `ENOLCK`.
 const MAX_RECORDS: usize = 1 << 17;
@@ -35,6 +41,8 @@ pub struct Record {
     pub end: u64,
     /// For `F_GETLK`; -1 for OFD locks.
     pub pid: i32,
+    /// The open file description whose host descriptor has the lock too ([`File::id`]); 0 for none. The table sets it.
+    pub via: u64,
 }
 
 impl Record {
@@ -87,6 +95,8 @@ pub struct Listed {
 struct FileLocks {
     records: Vec<Record>,
     flocks: Vec<Flocked>,
+    /// The host descriptors of open file descriptions that the host shares.
+    hosts: HashMap<u64, Weak<OwnedFd>>,
     queue: Arc<WaitQueue>,
     /// Keeps the key from being used again.
     inode: Option<Arc<dyn Inode>>,
@@ -138,6 +148,7 @@ impl Inner {
         self.files.entry(key_of(file)).or_insert_with(|| FileLocks {
             records: Vec::new(),
             flocks: Vec::new(),
+            hosts: HashMap::new(),
             queue: Arc::new(WaitQueue::new()),
             inode: file.path().inode().cloned(),
         })
@@ -231,6 +242,8 @@ pub struct LockTable {
 pub enum Refused {
     /// Another owner holds a lock in the way; wait for the queue and try again.
     Conflict(Arc<WaitQueue>),
+    /// A process of the host does; try again later ([`Patience`]).
+    Host,
     /// `ENOLCK`, or `EDEADLK` when waiting would never end.
     Error(Errno),
 }
@@ -244,6 +257,7 @@ impl LockTable {
     /// Sets a record lock if nothing conflicts, replacing what its owner had there.
     pub fn set(self: &Arc<Self>, file: &Arc<File>, record: Record) -> Result<(), Refused> {
         let key = key_of(file);
+        let mut record = record;
         let mut inner = self.inner.lock();
         if inner.conflict(key, &record).is_some() {
             return Err(Refused::Conflict(inner.entry(file).queue.clone()));
@@ -251,17 +265,21 @@ impl LockTable {
         if inner.records >= MAX_RECORDS {
             return Err(Refused::Error(Errno::ENOLCK));
         }
+        if let Err(refused) = inner.entry(file).lock_on_host(file, &mut record) {
+            inner.settle(key);
+            return Err(refused);
+        }
         if let Owner::File(_) = record.owner {
             self.watch(&mut inner, file);
         }
         let replaced = inner.cut(key, record.owner, record.start, record.end);
-        let mut record = record;
         // Neighbours of the same kind become one.
         let mut merged = 0;
         let locks = inner.entry(file);
         locks.records.retain(|other| {
             let touches = other.owner == record.owner
                 && other.exclusive == record.exclusive
+                && other.via == record.via
                 && (other.end.checked_add(1) == Some(record.start) || record.end.checked_add(1) == Some(other.start));
             if touches {
                 record.start = record.start.min(other.start);
@@ -288,6 +306,9 @@ impl LockTable {
         if !inner.cut(key, owner, start, end) {
             return;
         }
+        if let Some(locks) = inner.files.get(&key) {
+            locks.hosts.keys().for_each(|via| locks.apply(*via, (start, end), None));
+        }
         let queue = inner.settle(key);
         drop(inner);
         if let Some(queue) = queue {
@@ -297,7 +318,12 @@ impl LockTable {
 
     /// A lock that is in the way of `record` (`F_GETLK`).
     pub fn test(&self, file: &File, record: &Record) -> Option<Record> {
-        self.inner.lock().conflict(key_of(file), record)
+        let key = key_of(file);
+        let mut inner = self.inner.lock();
+        let found = inner.conflict(key, record);
+        let found = found.or_else(|| inner.entry(file).conflict_on_host(file, record));
+        inner.settle(key);
+        found
     }
 
     /// Notes that a POSIX lock is waited for; `EDEADLK` if it would wait for itself. Hold the result while waiting.
@@ -330,7 +356,7 @@ impl LockTable {
 
     /// flock(2): sets a lock of an open file description if nothing conflicts. A lock of the other kind that it
     /// has is given up first, as in Linux.
-    pub fn flock(self: &Arc<Self>, file: &Arc<File>, exclusive: bool, pid: i32) -> Result<(), Arc<WaitQueue>> {
+    pub fn flock(self: &Arc<Self>, file: &Arc<File>, exclusive: bool, pid: i32) -> Result<(), Refused> {
         let mut inner = self.inner.lock();
         self.watch(&mut inner, file);
         let locks = inner.entry(file);
@@ -343,7 +369,16 @@ impl LockTable {
         locks.flocks.retain(|lock| lock.file != file.id());
         let converted = locks.flocks.len() != before;
         let free = locks.flocks.iter().all(|other| !exclusive && !other.exclusive);
-        if free {
+        // The host, too, gives the old lock up before it looks for others.
+        let result = if free {
+            shared::flock(file, Some(exclusive))
+        } else {
+            if converted {
+                let _ = shared::flock(file, None);
+            }
+            Err(Refused::Conflict(queue.clone()))
+        };
+        if result.is_ok() {
             let file = file.id();
             locks.flocks.push(Flocked { file, exclusive, pid });
         }
@@ -351,7 +386,11 @@ impl LockTable {
         if converted {
             queue.wake_all();
         }
-        if free { Ok(()) } else { Err(queue) }
+        drop(queue);
+        if let Err(Refused::Host | Refused::Error(_)) = result {
+            self.inner.lock().settle(key_of(file));
+        }
+        result
     }
 
     /// All locks that are held.
@@ -375,7 +414,11 @@ impl LockTable {
         let key = key_of(file);
         let mut inner = self.inner.lock();
         let Some(locks) = inner.files.get_mut(&key) else { return };
+        let before = locks.flocks.len();
         locks.flocks.retain(|lock| lock.file != file.id());
+        if locks.flocks.len() != before {
+            let _ = shared::flock(file, None);
+        }
         let queue = inner.settle(key);
         drop(inner);
         if let Some(queue) = queue {
@@ -428,6 +471,7 @@ impl std::fmt::Debug for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Refused::Conflict(_) => f.write_str("Conflict"),
+            Refused::Host => f.write_str("Host"),
             Refused::Error(errno) => write!(f, "Error({errno:?})"),
         }
     }
@@ -462,6 +506,7 @@ mod tests {
             start,
             end,
             pid: owner as i32,
+            via: 0,
         }
     }
 
@@ -531,6 +576,7 @@ mod tests {
             start: 0,
             end: END,
             pid: -1,
+            via: 0,
         };
         table.set(&file, ofd).unwrap();
         drop(file);

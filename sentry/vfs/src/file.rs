@@ -65,6 +65,11 @@ pub trait FileOps: Send + Sync + 'static {
         None
     }
 
+    /// The descriptor of a file that processes of the host use too, opened for this open file only: locks go to it.
+    fn shared_file(&self) -> Option<&Arc<OwnedFd>> {
+        None
+    }
+
     /// Tells the file that the kernel wrote to [`Self::host_file`] up to `end` (size and times change).
     fn host_written(&self, _end: u64) {}
 

@@ -12,10 +12,12 @@ use sentry_vfs::wait::PollEvents;
 use super::args::{any_file, file, int};
 use super::{Row, Sys, SysResult, call};
 use crate::fd::Fd;
-use crate::locks::{Owner, Record, Refused};
+use crate::executor::Deadline;
+use crate::locks::{Owner, Patience, Record, Refused};
 use crate::pipe::PipeEnd;
 use crate::sigio;
-use crate::task::{Resource, Thread, block_on};
+use crate::task::block::sleep;
+use crate::task::{Resource, Thread, Wake, block_on};
 use crate::user::UserPtr;
 
 pub(super) const TABLE: &[Row] = &[
@@ -254,6 +256,7 @@ fn get_lock(thread: &Thread, file: &File, command: i32, pointer: UserPtr<Flock>)
         start,
         end,
         pid,
+        via: 0,
     };
     match thread.kernel().locks.test(file, &wanted) {
         None => lock.l_type = libc::F_UNLCK as i16,
@@ -299,6 +302,7 @@ fn set_lock(
         start,
         end,
         pid,
+        via: 0,
     };
     if let Owner::Table(_) = owner {
         thread.files().set_locks(&locks);
@@ -306,31 +310,47 @@ fn set_lock(
     match locks.set(&file, record) {
         Ok(()) => return after_lock(thread, &file, fd, owner).map(|()| Sys::Done(Ok(0))),
         Err(Refused::Error(errno)) => return Err(errno),
-        Err(Refused::Conflict(_)) if command == libc::F_SETLK || command == libc::F_OFD_SETLK => {
-            return Err(Errno::EAGAIN);
-        }
-        Err(Refused::Conflict(_)) => {}
+        Err(_) if command == libc::F_SETLK || command == libc::F_OFD_SETLK => return Err(Errno::EAGAIN),
+        Err(_) => {}
     }
     let thread = thread.clone();
     Ok(Sys::wait(async move {
         let _waiting = locks.wait_for(&file, record)?;
-        match locks.set(&file, record) {
-            Ok(()) => {}
-            Err(Refused::Error(errno)) => return Err(errno),
-            Err(Refused::Conflict(queue)) => {
-                let result = block_on(&thread, None, &[(&*queue, PollEvents::all())], || {
-                    match locks.set(&file, record) {
-                        Ok(()) => Some(Ok(())),
-                        Err(Refused::Error(errno)) => Some(Err(errno)),
-                        Err(Refused::Conflict(_)) => None,
-                    }
-                })
-                .await;
-                result.map_err(|_| Errno::ERESTARTSYS)??;
-            }
-        }
+        granted(&thread, || locks.set(&file, record)).await?;
         after_lock(&thread, &file, fd, owner).map(|()| 0)
     }))
+}
+
+/// Waits until a lock is granted, or a signal comes.
+async fn granted(thread: &Arc<Thread>, mut attempt: impl FnMut() -> Result<(), Refused>) -> Result<(), Errno> {
+    let mut patience = Patience::default();
+    let mut result = attempt();
+    loop {
+        let wake = match result {
+            Ok(()) => return Ok(()),
+            Err(Refused::Error(errno)) => return Err(errno),
+            // The table keeps the queue as long as somebody holds it.
+            Err(Refused::Conflict(queue)) => {
+                let queues = [(&*queue, PollEvents::all())];
+                let again = block_on(thread, None, &queues, || match attempt() {
+                    Err(Refused::Conflict(_)) => None,
+                    other => Some(other),
+                });
+                match again.await {
+                    Ok(now) => {
+                        result = now;
+                        continue;
+                    }
+                    Err(wake) => wake,
+                }
+            }
+            Err(Refused::Host) => sleep(thread, Some(Deadline::after(patience.interval()))).await,
+        };
+        if wake == Wake::Signal {
+            return Err(Errno::ERESTARTSYS);
+        }
+        result = attempt();
+    }
 }
 
 /// A descriptor that another thread closed meanwhile leaves no lock behind.
@@ -356,22 +376,18 @@ fn flock(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
     };
     let file = file(thread, int(args, 0))?;
     let (locks, pid) = (thread.kernel().locks.clone(), thread.pid());
-    let queue = match locks.flock(&file, exclusive, pid) {
+    match locks.flock(&file, exclusive, pid) {
         Ok(()) => return Ok(Sys::Done(Ok(0))),
+        Err(Refused::Error(errno)) => return Err(errno),
         Err(_) if operation & libc::LOCK_NB != 0 => return Err(Errno::EAGAIN),
-        Err(queue) => queue,
-    };
+        Err(_) => {}
+    }
     let thread = thread.clone();
     Ok(Sys::wait(async move {
-        // The table keeps the queue as long as somebody holds it.
-        let result = block_on(&thread, None, &[(&*queue, PollEvents::all())], || {
-            locks.flock(&file, exclusive, pid).ok()
-        })
-        .await;
-        drop(queue);
+        let result = granted(&thread, || locks.flock(&file, exclusive, pid)).await;
         if result.is_err() {
             locks.unflock(&file);
         }
-        result.map(|()| 0).map_err(|_| Errno::ERESTARTSYS)
+        result.map(|()| 0)
     }))
 }

@@ -9,7 +9,7 @@ use sentry_gofer::protocol;
 use sentry_gofer::{Access, Time};
 use sentry_host::{files, stdio};
 
-use super::GoferInode;
+use super::{Caching, GoferInode};
 use crate::file::{File, FileOps, HostFile};
 
 /// What statx(2) says of a descriptor.
@@ -81,6 +81,10 @@ impl FileOps for GoferFile {
             writable: self.access.writes(),
             may_block: true,
         })
+    }
+
+    fn shared_file(&self) -> Option<&Arc<OwnedFd>> {
+        (self.inode.fs.caching == Caching::Revalidate).then_some(&self.fd)
     }
 
     fn host_written(&self, _end: u64) {
