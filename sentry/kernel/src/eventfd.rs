@@ -56,7 +56,8 @@ impl FileOps for EventFd {
     }
 
     fn write(&self, _file: &File, buf: &[u8], _offset: u64) -> Result<(usize, u64), Errno> {
-        let add = u64::from_ne_bytes(*buf.first_chunk::<8>().ok_or(Errno::EINVAL)?);
+        // As of Linux 6.9, exactly one number.
+        let add = u64::from_ne_bytes(buf.try_into().map_err(|_| Errno::EINVAL)?);
         if add == u64::MAX {
             return Err(Errno::EINVAL);
         }

@@ -283,6 +283,9 @@ fn read_place(
             if let Some(signals) = ops.as_any().downcast_ref::<SignalFd>() {
                 signals.used_by(thread);
             }
+            if buffers.is_empty() && crate::unix::socket_of(file).is_ok() {
+                return Ok(0);
+            }
             // What is read from a stream is gone: an address that cannot be right is found before.
             buffers
                 .as_slice()

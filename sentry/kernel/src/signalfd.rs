@@ -128,8 +128,11 @@ fn convert(info: &SigInfo) -> SignalfdSiginfo {
     } else if info.from_user() || info.code == SigInfo::SI_KERNEL {
         out.ssi_pid = info.word(16);
         out.ssi_uid = info.word(20);
-        out.ssi_int = info.word(24) as i32;
-        out.ssi_ptr = info.long(24);
+        // kill(2) and the kernel send no value, whatever a forged one says.
+        if info.code < 0 {
+            out.ssi_int = info.word(24) as i32;
+            out.ssi_ptr = info.long(24);
+        }
     } else if info.signal == Signal::IO {
         out.ssi_band = info.word(16);
         out.ssi_fd = info.word(24) as i32;

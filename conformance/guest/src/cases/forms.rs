@@ -6,7 +6,8 @@ use crate::{cases, check, eq, err, ok, sys};
 cases!("forms": renameat_call, symlinkat_call, faccessat_call, getdents_call, futimesat_call, fchmodat2_flags,
     xattr_of_links, flistxattr_call, eventfd_call, signalfd_call, mlock2_call, munlockall_call, pkey_mprotect_without_key,
     process_vm_copies, process_vm_errors, adjtimex_reads, settimeofday_errors, mempolicy_of_one_node, mbind_errors,
-    syslog_errors);
+    syslog_errors, lseek_rests, fallocate_order, utimensat_order, flags_after_descriptor, nothing_from_a_socket,
+    continue_is_dropped, signal_of_kill_has_no_value);
 
 fn directory(path: &str) -> i32 {
     ok!(mkdir(path, 0o755));
@@ -336,4 +337,80 @@ fn syslog_errors() {
     err!(sys!(libc::SYS_syslog, 3, 0, 16), libc::EINVAL);
     err!(sys!(libc::SYS_syslog, 3, buf.as_mut_ptr(), -1), libc::EINVAL);
     eq!(sys!(libc::SYS_syslog, 3, buf.as_mut_ptr(), 0), 0);
+}
+
+fn lseek_rests() {
+    let timer = ok!(sys!(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, 0)) as i32;
+    let epoll = ok!(sys!(libc::SYS_epoll_create1, 0)) as i32;
+    let event = ok!(sys!(libc::SYS_eventfd2, 0, 0)) as i32;
+    let notify = ok!(sys!(libc::SYS_inotify_init1, 0)) as i32;
+    for fd in [timer, epoll, event, notify] {
+        eq!(sys!(libc::SYS_lseek, fd, 7, libc::SEEK_SET), 0);
+        eq!(sys!(libc::SYS_lseek, fd, 0, libc::SEEK_END), 0);
+        err!(sys!(libc::SYS_lseek, fd, 0, 9), libc::EINVAL);
+    }
+    err!(sys!(libc::SYS_lseek, pipe().0, 0, libc::SEEK_CUR), libc::ESPIPE);
+}
+
+fn fallocate_order() {
+    let dir = directory("d");
+    // Modes that do not exist are found before the descriptor that is not open for writing.
+    err!(sys!(libc::SYS_fallocate, dir, libc::FALLOC_FL_PUNCH_HOLE, 0, 1), libc::EOPNOTSUPP);
+    err!(sys!(libc::SYS_fallocate, dir, 0, 0, 0), libc::EINVAL);
+    err!(sys!(libc::SYS_fallocate, dir, 0, 0, 1), libc::EBADF);
+    err!(sys!(libc::SYS_fallocate, 999, 0, -1, 1), libc::EBADF);
+}
+
+fn utimensat_order() {
+    file("f", b"");
+    let wrong = [[0i64, 1_000_000_000], [0, 0]];
+    err!(sys!(libc::SYS_utimensat, -100, c("missing").as_ptr(), wrong.as_ptr(), 0), libc::ENOENT);
+    err!(sys!(libc::SYS_utimensat, -100, c("f").as_ptr(), wrong.as_ptr(), 0), libc::EINVAL);
+}
+
+fn flags_after_descriptor() {
+    let mut buf = [0u8; 4];
+    let part = [iov(buf.as_mut_ptr() as u64, 4)];
+    let (r, w) = pipe();
+    err!(sys!(libc::SYS_pwritev2, r, part.as_ptr(), 1, -1, 0, 1 << 20), libc::EBADF);
+    err!(sys!(libc::SYS_preadv2, w, part.as_ptr(), 1, -1, 0, 1 << 20), libc::EBADF);
+    err!(sys!(libc::SYS_preadv2, 999, part.as_ptr(), 1, -1, 0, 1 << 20), libc::EBADF);
+}
+
+fn nothing_from_a_socket() {
+    let mut pair = [0i32; 2];
+    for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+        ok!(sys!(libc::SYS_socketpair, libc::AF_UNIX, kind | libc::SOCK_NONBLOCK, 0, pair.as_mut_ptr()));
+        eq!(sys!(libc::SYS_read, pair[0], 0, 0), 0);
+        // A message is not lost by it.
+        write(pair[1], b"kept");
+        eq!(sys!(libc::SYS_read, pair[0], 0, 0), 0);
+        eq!(read(pair[0], 10), b"kept");
+    }
+}
+
+fn continue_is_dropped() {
+    catch(libc::SIGCONT, 0);
+    sigmask(libc::SIG_BLOCK, bit(libc::SIGCONT));
+    kill(getpid(), libc::SIGCONT);
+    eq!(pending(), bit(libc::SIGCONT));
+    disposition(libc::SIGCONT, libc::SIG_DFL);
+    eq!(pending(), 0);
+}
+
+fn signal_of_kill_has_no_value() {
+    let mask = bit(libc::SIGUSR1);
+    sigmask(libc::SIG_BLOCK, mask);
+    let fd = ok!(sys!(libc::SYS_signalfd4, -1, &mask as *const _, 8, 0)) as i32;
+    let mut info: libc::siginfo_t = zeroed();
+    info.si_signo = libc::SIGUSR1;
+    info.si_code = libc::SI_USER;
+    // SAFETY: within the structure.
+    unsafe { (&raw mut info).cast::<u64>().add(3).write(77) };
+    ok!(sys!(libc::SYS_rt_sigqueueinfo, getpid(), libc::SIGUSR1, &info as *const _));
+    let seen = read(fd, 128);
+    eq!(&seen[44..56], &[0u8; 12]);
+    info.si_code = libc::SI_QUEUE;
+    ok!(sys!(libc::SYS_rt_sigqueueinfo, getpid(), libc::SIGUSR1, &info as *const _));
+    eq!(read(fd, 128)[44], 77);
 }

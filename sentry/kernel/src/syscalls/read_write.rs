@@ -4,12 +4,17 @@ use std::sync::Arc;
 
 use sentry_abi::Errno;
 use sentry_platform::SyscallArgs;
-use sentry_vfs::file::File;
+use sentry_vfs::file::{File, FileOps};
 
 use super::args::{any_file, file, int, uint};
 use super::{Row, Sys, SysResult, call};
+use crate::epoll::Epoll;
+use crate::eventfd::EventFd;
+use crate::inotify::Inotify;
 use crate::io::{self, Buffers, Position, RWF_KNOWN};
+use crate::signalfd::SignalFd;
 use crate::task::{Resource, Thread};
+use crate::timerfd::TimerFd;
 use crate::user::read_iovecs;
 
 pub(super) const TABLE: &[Row] = &[
@@ -144,8 +149,8 @@ fn position_and_flags(thread: &Thread, args: &SyscallArgs) -> Result<(Position, 
 }
 
 fn preadv2(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
-    let (position, flags) = position_and_flags(thread, args)?;
     let file = readable(thread, int(args, 0))?;
+    let (position, flags) = position_and_flags(thread, args)?;
     let file = if position == Position::Current {
         file
     } else {
@@ -155,8 +160,8 @@ fn preadv2(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
 }
 
 fn pwritev2(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
-    let (position, flags) = position_and_flags(thread, args)?;
     let file = writable(thread, int(args, 0))?;
+    let (position, flags) = position_and_flags(thread, args)?;
     let file = if position == Position::Current {
         file
     } else {
@@ -170,6 +175,12 @@ fn lseek(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
     do_lseek(&file, args.args[1] as i64, int(args, 2))
 }
 
+/// True for files on which lseek(2) does nothing.
+fn rests(ops: &dyn FileOps) -> bool {
+    let any = ops.as_any();
+    any.is::<EventFd>() || any.is::<TimerFd>() || any.is::<SignalFd>() || any.is::<Epoll>() || any.is::<Inotify>()
+}
+
 /// Moves a file's position.
 fn do_lseek(file: &File, offset: i64, whence: i32) -> SysResult {
     let ops = file.ops();
@@ -180,7 +191,8 @@ fn do_lseek(file: &File, offset: i64, whence: i32) -> SysResult {
         return ops.own_seek(offset, whence).map(|position| position as i64);
     }
     if !ops.seekable() {
-        return Err(Errno::ESPIPE);
+        // Counters, timers and their like have a position that nothing moves.
+        return if rests(ops) { Ok(0) } else { Err(Errno::ESPIPE) };
     }
     let position = file.position.lock();
     let base = match whence {
@@ -310,15 +322,17 @@ fn ftruncate(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
 
 fn fallocate(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
     let (mode, start, len) = (int(args, 1), args.args[2] as i64, args.args[3] as i64);
-    let file = writable(thread, int(args, 0))?;
+    file(thread, int(args, 0))?;
     if start < 0 || len <= 0 {
         return Err(Errno::EINVAL);
     }
-    let end = start.checked_add(len).ok_or(Errno::EFBIG)?;
     const KNOWN: i32 = 0x7f;
-    if mode & !KNOWN != 0 {
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
+    if mode & !KNOWN != 0 || mode & (PUNCH | libc::FALLOC_FL_KEEP_SIZE) == PUNCH {
         return Err(Errno::EOPNOTSUPP);
     }
+    let file = writable(thread, int(args, 0))?;
+    let end = start.checked_add(len).ok_or(Errno::EFBIG)?;
     if !file.ops().seekable() {
         return Err(if file.ops().anonymous_attributes().is_some() {
             Errno::ESPIPE

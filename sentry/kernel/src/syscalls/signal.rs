@@ -13,7 +13,8 @@ use crate::executor::Deadline;
 use crate::pidfd::PidFd;
 use crate::procfs;
 use crate::signal::{
-    self, Action, After, AltStack, MINSIGSTKSZ, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, SaFlags, SigInfo, SigSet, Signal,
+    self, Action, After, AltStack, DefaultAction, Disposition, MINSIGSTKSZ, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, SaFlags,
+    SigInfo, SigSet, Signal,
 };
 use crate::task::{Pid, Process, Thread, Wake, block_on};
 use crate::user::{self, UserPtr};
@@ -62,8 +63,10 @@ fn rt_sigaction(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         let action = Action { handler, flags, restorer, mask };
         let mut state = process.signals.lock();
         let before = actions.set(signal, action);
-        // POSIX: setting "ignore" drops what is pending, blocked or not.
-        if action.ignores(signal) {
+        // POSIX: setting "ignore" drops what is pending, blocked or not. So does the default of SIGCONT, whose work is
+        // done when it is sent.
+        let default_continues = signal == Signal::CONT && action.disposition(signal) == Disposition::Default(DefaultAction::Continue);
+        if action.ignores(signal) || default_continues {
             signal::discard_everywhere(&mut state, SigSet::from_iter([signal]));
         }
         before

@@ -402,13 +402,14 @@ fn utimensat(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         0..1_000_000_000 => Ok(SetTime::At(Timestamp { sec, nsec: nsec as u32 })),
         _ => Err(Errno::EINVAL),
     };
+    // Times are checked when the file is found.
     let times = if pointer.is_null() {
-        [SetTime::Now; 2]
+        Ok([SetTime::Now; 2])
     } else {
         let [atime, mtime] = pointer.copy_in(thread)?;
-        [one(atime)?, one(mtime)?]
+        one(atime).and_then(|atime| Ok([atime, one(mtime)?]))
     };
-    if times == [SetTime::Omit; 2] {
+    if times == Ok([SetTime::Omit; 2]) {
         return Ok(0);
     }
     if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
@@ -418,14 +419,12 @@ fn utimensat(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
-        return do_utimes(thread, file(thread, int(args, 0))?.path(), times);
+        let file = file(thread, int(args, 0))?;
+        return do_utimes(thread, file.path(), times?);
     }
     let path = path_or_empty(thread, args.args[1], flags)?;
-    do_utimes(
-        thread,
-        &resolve(thread, int(args, 0), &path, lookup_flags(flags))?,
-        times,
-    )
+    let place = resolve(thread, int(args, 0), &path, lookup_flags(flags))?;
+    do_utimes(thread, &place, times?)
 }
 
 fn to_statfs(statistics: &FsStatistics, flags: u64) -> Statfs {
