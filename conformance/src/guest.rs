@@ -1,6 +1,7 @@
 //! The cases of the guest test program.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, Setup, brief};
@@ -103,7 +104,7 @@ fn lower(host: &Host, names: &[String]) -> Setup {
             ] {
                 host.give(&dir.join(path));
             }
-            Ok(())
+            more(host, &top.join(format!("more-{}", name.replace('/', "-"))))
         };
         make().expect("files in our own directory");
     }
@@ -112,6 +113,30 @@ fn lower(host: &Host, names: &[String]) -> Setup {
         cwd: Some(top),
         ..Setup::default()
     }
+}
+
+/// What cases of the `overlay` family find besides.
+fn more(host: &Host, dir: &std::path::Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir.join("many"))?;
+    std::fs::create_dir_all(dir.join("tree/in"))?;
+    std::fs::write(dir.join("tree/in/file"), "in\n")?;
+    std::fs::write(dir.join("hard1"), "hard\n")?;
+    std::fs::hard_link(dir.join("hard1"), dir.join("hard2"))?;
+    let old = std::fs::File::create(dir.join("old"))?;
+    std::io::Write::write_all(&mut &old, b"old\n")?;
+    let time = std::time::UNIX_EPOCH + Duration::new(981_173_106, 789_000_000);
+    old.set_times(std::fs::FileTimes::new().set_accessed(time).set_modified(time))?;
+    std::fs::set_permissions(dir.join("old"), std::fs::Permissions::from_mode(0o640))?;
+    let sparse = std::fs::File::create(dir.join("sparse"))?;
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"end\n", (5 << 30) - 4)?;
+    for i in 0..500 {
+        std::fs::write(dir.join(format!("many/{i}")), "")?;
+        host.give(&dir.join(format!("many/{i}")));
+    }
+    for path in ["", "many", "tree", "tree/in", "tree/in/file", "hard1", "old", "sparse"] {
+        host.give(&dir.join(path));
+    }
+    Ok(())
 }
 
 /// Runs cases in one sandbox; after one that takes the sandbox down, the rest runs in another.

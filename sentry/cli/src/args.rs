@@ -121,6 +121,14 @@ pub struct Exec {
     #[arg(long)]
     pub stats: bool,
 
+    /// List what the command added, changed and deleted above the host's files, to FILE instead of standard error
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub diff: Option<OsString>,
+
+    /// Keep what it added, changed and deleted in FILE, a tar archive as image layers are
+    #[arg(long, value_name = "FILE")]
+    pub diff_out: Option<PathBuf>,
+
     /// Print system calls (only CALLS, separated by commas)
     #[arg(long, value_name = "CALLS", num_args = 0..=1, require_equals = true, default_missing_value = "", value_delimiter = ',')]
     pub strace: Option<Vec<String>>,

@@ -51,8 +51,9 @@ pub fn main() -> u8 {
     let entered = now();
     let gofer = process::adopt(parts::GOFER);
     let (terminal, strace) = (process::adopt(parts::TERMINAL), process::adopt(parts::STRACE));
+    let changes = process::adopt(parts::CHANGES);
     // Before anything else is opened.
-    process::close_from(parts::STRACE + 1);
+    process::close_from(parts::CHANGES + 1);
     let Ok(for_kernel) = control.try_clone() else {
         return FAILED;
     };
@@ -62,7 +63,13 @@ pub fn main() -> u8 {
         report_failure(why.into());
         process::exit_now(FAILED.into());
     }));
-    let handles = (Some(for_kernel), gofer, terminal, strace);
+    let handles = Handles {
+        control: Some(for_kernel),
+        gofer,
+        terminal,
+        strace,
+        changes,
+    };
     match run(configuration, handles, entered) {
         Ok(()) => 0,
         Err(what) => {
@@ -72,10 +79,16 @@ pub fn main() -> u8 {
     }
 }
 
-type Handles = (Option<OwnedFd>, Option<OwnedFd>, Option<OwnedFd>, Option<OwnedFd>);
+/// The descriptors handed over.
+struct Handles {
+    control: Option<OwnedFd>,
+    gofer: Option<OwnedFd>,
+    terminal: Option<OwnedFd>,
+    strace: Option<OwnedFd>,
+    changes: Option<OwnedFd>,
+}
 
 fn run(configuration: OwnedFd, handles: Handles, entered: Duration) -> Result<(), String> {
-    let (control, gofer, terminal, strace) = handles;
     let boot: Boot = parts::read_configuration(configuration).map_err(|error| format!("configuration: {error}"))?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(|error| format!("/dev/null: {error}"))?;
@@ -134,10 +147,11 @@ fn run(configuration: OwnedFd, handles: Handles, entered: Duration) -> Result<()
     kernel.workers = Some(workers);
     let handles = BootHandles {
         stdio,
-        terminal,
-        control,
-        gofer,
-        strace,
+        terminal: handles.terminal,
+        control: handles.control,
+        gofer: handles.gofer,
+        strace: handles.strace,
+        changes: handles.changes,
     };
     let (status, mut stats) = sentry_kernel::boot::boot(&kernel, platform, handles);
     if kernel.stats {

@@ -6,6 +6,7 @@
 
 mod args;
 mod boot;
+mod changes;
 mod check;
 mod gofer;
 mod hardening;
@@ -16,6 +17,7 @@ mod relay;
 mod spawn;
 mod supervisor;
 mod syscalls;
+mod tar;
 mod terminal;
 mod view;
 

@@ -23,6 +23,8 @@ pub const GOFER: u8 = 5;
 pub const TERMINAL: u8 = 6;
 /// Where the sentry prints system calls.
 pub const STRACE: u8 = 7;
+/// Where the sentry tells what has changed.
+pub const CHANGES: u8 = 8;
 /// The socket between gofer and sentry, on the gofer's side.
 pub const SENTRY: u8 = 4;
 

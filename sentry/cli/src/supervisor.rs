@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, raise, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -19,6 +20,7 @@ use sentry_host::process::{self, Disposition};
 use sentry_kernel::config::{BootConfig, ControlMessage, ExitStatus, Notice, StraceConfig};
 
 use crate::args::{Exec, PlatformChoice, User, environment};
+use crate::changes::{Collector, Outputs};
 use crate::parts::{self, Boot, Gofer, Heard, Report, Setting, now};
 use crate::relay::Relay;
 use crate::spawn::{self, Program, Sentry, SpawnError};
@@ -32,6 +34,8 @@ const NOT_FOUND: u8 = 127;
 const TIMED_OUT: u8 = 124;
 /// From SIGTERM to SIGKILL after `--timeout`.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long the sentry may tell nothing when it is to tell what has changed, after `--timeout`.
+const TELLING: Duration = Duration::from_secs(10);
 /// How long the sentry may live without its socket, or without its gofer.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -43,8 +47,12 @@ pub enum StartError {
     View(#[from] ViewError),
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    #[error("--strace-file {path}: {error}")]
-    StraceFile { path: String, error: std::io::Error },
+    #[error("{option} {path}: {error}")]
+    Output {
+        option: &'static str,
+        path: String,
+        error: std::io::Error,
+    },
     #[error("cannot find our own executable: {0}; is /proc mounted?")]
     Executable(std::io::Error),
     #[error("cannot prepare the sandbox: {0}")]
@@ -72,6 +80,8 @@ struct Sandbox {
     signals: SignalFd,
     /// The caller's terminal, if the guest uses it.
     relay: Option<Relay>,
+    /// Hears what has changed.
+    changes: Option<Collector>,
     timed_out: bool,
     /// The sandbox was stopped and is to go on.
     resume: bool,
@@ -102,6 +112,8 @@ struct Plan<'a> {
     platform: PlatformChoice,
     trees: Option<Gofer>,
     strace: Option<File>,
+    /// The sentry's end of the pipe for what has changed.
+    changes: Option<OwnedFd>,
     /// The sentry's end of the line to the caller's terminal.
     terminal: Option<OwnedFd>,
     debug_filter: bool,
@@ -142,9 +154,13 @@ impl<'a> Plan<'a> {
         let null = self.null.as_fd();
         let terminal = self.terminal.as_ref().map_or(null, AsFd::as_fd);
         let mut others = vec![sentry_control.as_fd(), sentry_gofer.as_fd(), terminal];
-        if let Some(strace) = &self.strace {
-            others.push(strace.as_fd());
+        match (&self.strace, &self.changes) {
+            (Some(strace), _) => others.push(strace.as_fd()),
+            // Keeps the place.
+            (None, Some(_)) => others.push(null),
+            (None, None) => {}
         }
+        others.extend(self.changes.as_ref().map(AsFd::as_fd));
         let (input, output, error) = (stdin(), stdout(), stderr());
         // The sentry never holds a terminal. (With --debug-filter-log it writes to standard error itself.)
         let program = Program {
@@ -179,6 +195,7 @@ impl<'a> Plan<'a> {
             control,
             signals,
             relay: None,
+            changes: None,
             timed_out: false,
             resume: false,
         })
@@ -222,6 +239,8 @@ impl Sandbox {
             .map(|timeout| now() + timeout);
         // Something is wrong, but the sentry may still have the better explanation: until then.
         let mut suspicion: Option<(Duration, String)> = None;
+        // After the deadline: how much of what has changed had been told when we last looked.
+        let mut overdue: Option<Option<u64>> = None;
         let mut connected = true;
         if let Some(relay) = &mut self.relay {
             relay.take();
@@ -259,7 +278,12 @@ impl Sandbox {
                 return Outcome::Broken(describe("gofer", status));
             }
             if connected {
-                match parts::receive(self.control.as_fd()) {
+                let mut heard = parts::receive(self.control.as_fd());
+                if matches!(heard, Err(Errno::ECONNRESET)) {
+                    // It ended without having read all of ours. What it said itself is still there.
+                    heard = parts::receive(self.control.as_fd());
+                }
+                match heard {
                     Ok(Some(Heard::Notice(Notice::Stopped))) => self.stop(Signal::SIGTSTP),
                     Ok(Some(Heard::Notice(Notice::TerminalWanted))) => self.give_terminal(),
                     Ok(Some(Heard::Report(report))) => return Outcome::Reported(report),
@@ -283,13 +307,25 @@ impl Sandbox {
                 return Outcome::Broken(suspicion.map(|(_, what)| what).unwrap_or_default());
             }
             if deadline.is_some_and(|deadline| now() >= deadline) {
-                if self.timed_out {
-                    return Outcome::TimedOut;
+                // What has changed is told when every process is dead, and as long as it is being told we wait.
+                let told = self.changes.as_ref().map(Collector::progress);
+                match &mut overdue {
+                    None => {
+                        self.timed_out = true;
+                        self.send(Signal::SIGTERM);
+                        self.send(Signal::SIGCONT);
+                        overdue = Some(None);
+                        deadline = Some(now() + GRACE);
+                    }
+                    Some(before) if told.is_some() && *before != told => {
+                        if before.is_none() {
+                            self.send(Signal::SIGKILL);
+                        }
+                        overdue = Some(told);
+                        deadline = Some(now() + TELLING);
+                    }
+                    Some(_) => return Outcome::TimedOut,
                 }
-                self.timed_out = true;
-                self.send(Signal::SIGTERM);
-                self.send(Signal::SIGCONT);
-                deadline = Some(now() + GRACE);
             }
         }
     }
@@ -468,7 +504,8 @@ fn open_strace(exec: &Exec) -> Result<Option<File>, StartError> {
         .truncate(true)
         .open(path)
         .map(Some)
-        .map_err(|error| StartError::StraceFile {
+        .map_err(|error| StartError::Output {
+            option: "--strace-file",
             path: path.display().to_string(),
             error,
         })
@@ -493,6 +530,11 @@ fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
     let prints_calls = strace_file.as_ref().is_some_and(IsTerminal::is_terminal);
     let (relay, terminal) = Relay::new(prints_calls)?.unzip();
     let (terminal, socket) = terminal.unzip();
+    let outputs = Outputs::open(exec).map_err(|(option, path, error)| StartError::Output { option, path, error })?;
+    let (stream, changes) = match outputs {
+        Some(_) => Some(nix::unistd::pipe2(OFlag::O_CLOEXEC)?).unzip(),
+        None => (None, None),
+    };
     let kernel = BootConfig {
         argv: exec.command.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         envp,
@@ -505,6 +547,7 @@ fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
         workers: exec.workers.map(usize::from),
         stats: exec.stats,
         strace,
+        changes: outputs.as_ref().map(Outputs::config),
         terminal,
     };
     let plan = Plan {
@@ -515,12 +558,16 @@ fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
             report: false,
         }),
         strace: strace_file,
+        changes,
         terminal: socket,
         debug_filter: exec.debug_filter_log,
         null: &File::options().read(true).write(true).open("/dev/null")?,
     };
     let mut sandbox = plan.start(started)?;
     sandbox.relay = relay;
+    if let (Some(outputs), Some(stream)) = (outputs, stream) {
+        sandbox.changes = Some(Collector::start(outputs, stream)?);
+    }
     // What the guest closes is to be closed for whoever is at the other end. Terminals are needed at the end.
     for (number, terminal) in [(0, stdin().is_terminal()), (1, stdout().is_terminal())] {
         if !terminal {
@@ -547,9 +594,10 @@ pub fn exec(exec: &Exec) -> u8 {
     if !matches!(outcome, Outcome::TimedOut) {
         sandbox.finish();
     }
+    let changes = sandbox.changes.take();
     sandbox.clean_up();
     saved.restore();
-    let code = match outcome {
+    let mut code = match outcome {
         Outcome::TimedOut => {
             complain("the command did not end in time and was killed");
             TIMED_OUT
@@ -569,6 +617,14 @@ pub fn exec(exec: &Exec) -> u8 {
             FAILED
         }
     };
+    match changes.map(Collector::finish) {
+        Some(Ok(remarks)) => remarks.iter().for_each(|remark| complain(remark)),
+        Some(Err(what)) => {
+            complain(&format!("what has changed is incomplete: {what}"));
+            code = FAILED;
+        }
+        None => {}
+    }
     if exec.stats {
         let whole = now().saturating_sub(started);
         let teardown = now().saturating_sub(reported);
@@ -610,6 +666,7 @@ pub fn probe(platform: PlatformChoice) -> Result<Report, String> {
         platform,
         trees: None,
         strace: None,
+        changes: None,
         terminal: None,
         debug_filter: false,
         null: &null,

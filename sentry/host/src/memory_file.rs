@@ -115,10 +115,7 @@ impl MemoryFile {
 
     /// `SEEK_DATA` (`data`) or `SEEK_HOLE` from `offset`; `ENXIO` at the end.
     pub fn seek_extent(&self, offset: u64, data: bool) -> Result<u64, Errno> {
-        let offset = i64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        let whence = if data { Whence::SeekData } else { Whence::SeekHole };
-        let found = lseek64(&self.fd, offset, whence).map_err(errno)?;
-        u64::try_from(found).map_err(|_| Errno::EIO)
+        seek_extent(self.as_fd(), offset, data)
     }
 
     /// The descriptor, shared.
@@ -147,6 +144,17 @@ impl AsFd for MemoryFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// `SEEK_DATA` (`data`) or `SEEK_HOLE` from `offset` in any regular file; moves the position of the descriptor.
+///
+/// # Errors
+/// `ENXIO` at the end, and before it if no data follows; else those of lseek(2).
+pub fn seek_extent(fd: BorrowedFd<'_>, offset: u64, data: bool) -> Result<u64, Errno> {
+    let offset = i64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+    let whence = if data { Whence::SeekData } else { Whence::SeekHole };
+    let found = lseek64(fd, offset, whence).map_err(errno)?;
+    u64::try_from(found).map_err(|_| Errno::EIO)
 }
 
 /// Reads from a descriptor at an offset until `buf` is full or the file ends.

@@ -18,7 +18,7 @@ use crate::config::{BootConfig, ExitStatus};
 use crate::kernel::KernelOptions;
 use crate::strace::Tracer;
 use crate::task::wait::WaitStatus;
-use crate::{Kernel, stdio, tty};
+use crate::{Kernel, changes, stdio, tty};
 
 /// Everything the boot needs that is not plain data.
 pub struct BootHandles {
@@ -32,6 +32,8 @@ pub struct BootHandles {
     pub gofer: Option<OwnedFd>,
     /// Where strace output goes (standard error if none).
     pub strace: Option<OwnedFd>,
+    /// Where to tell what has changed, if [`BootConfig::changes`] asks for it.
+    pub changes: Option<OwnedFd>,
 }
 
 /// Builds the sandbox, runs the program in it, and says how it ended, with lines of statistics if
@@ -98,7 +100,7 @@ fn run(
     platform.prepare_process();
     let gofer = handles.gofer.map(Client::new);
     open_memory_files_by(gofer.clone());
-    let mut builder = mounts::Builder::new(gofer);
+    let mut builder = mounts::Builder::new(gofer, config.changes.is_some());
     let (vfs, root) = builder.root(&config.mounts).map_err(failed)?;
     platform.prepare_process();
     let options = KernelOptions {
@@ -120,6 +122,7 @@ fn run(
         let _ = kernel.tracer.set(Tracer::new(config, output));
     }
     builder.rest(&kernel, &root, &config.mounts).map_err(failed)?;
+    builder.track().map_err(failed)?;
     let console = match (&config.terminal, handles.terminal) {
         (Some(terminal), Some(socket)) => {
             let owner = Credentials::new(config.uid, config.gid, &config.groups);
@@ -149,6 +152,9 @@ fn run(
     }
     if config.stats {
         *stats = count(&kernel);
+    }
+    if let (Some(config), Some(output)) = (config.changes, handles.changes) {
+        changes::write(config, &builder.overlays(), output);
     }
     if let Some(status) = outcome.lock().take() {
         return Err(status);

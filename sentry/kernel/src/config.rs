@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::changes::ChangesConfig;
+
 /// Everything the kernel needs to start the first process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BootConfig {
@@ -31,6 +33,8 @@ pub struct BootConfig {
     pub stats: bool,
     /// Print system calls.
     pub strace: Option<StraceConfig>,
+    /// Tell what has changed, at the end.
+    pub changes: Option<ChangesConfig>,
     /// The caller's terminal, if one of the standard descriptors is one.
     pub terminal: Option<TerminalConfig>,
 }

@@ -20,6 +20,7 @@
 
 pub mod anon;
 pub mod boot;
+pub mod changes;
 pub mod config;
 pub mod epoll;
 pub mod eventfd;

@@ -66,6 +66,8 @@ ranks! {
     OverlayCopy,
     /// Nodes of an overlay by what is below.
     OverlayNodes,
+    /// Where a node of an overlay was found.
+    OverlayFound,
     /// Names of a directory in memory. A second one, a child's, under `TmpfsTree` only.
     TmpfsEntries,
     /// Extended attributes of a file in memory.

@@ -1,5 +1,6 @@
 //! The guest's view of files.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use sentry_abi::Errno;
@@ -29,14 +30,35 @@ pub(super) struct Builder {
     gofer: Option<Arc<Client>>,
     /// The first mount was the root.
     root_given: bool,
+    /// Overlays are to know what changes.
+    tracks: bool,
+    /// Overlays and where they are.
+    overlays: RefCell<Vec<(Vec<u8>, Arc<Overlay>)>>,
 }
 
 impl Builder {
-    pub(super) fn new(gofer: Option<Arc<Client>>) -> Builder {
+    pub(super) fn new(gofer: Option<Arc<Client>>, tracks: bool) -> Builder {
         Builder {
             gofer,
             root_given: false,
+            tracks,
+            overlays: RefCell::default(),
         }
+    }
+
+    /// From now on changes count, if they are wanted.
+    pub(super) fn track(&self) -> Result<(), String> {
+        for (target, overlay) in self.overlays() {
+            overlay
+                .track()
+                .map_err(|errno| format!("changes of {}: {errno}", String::from_utf8_lossy(&target)))?;
+        }
+        Ok(())
+    }
+
+    /// The overlays whose changes are wanted, and where they are.
+    pub(super) fn overlays(&self) -> Vec<(Vec<u8>, Arc<Overlay>)> {
+        self.overlays.borrow().clone()
     }
 
     /// The tree with its root: the first mount if that is for `/`, else an empty tmpfs.
@@ -129,7 +151,12 @@ impl Builder {
                     size: Some(TMPFS_SIZE),
                     ..TmpfsOptions::default()
                 };
-                (Overlay::new(lower, options)?.file_system("host"), careful)
+                let overlay = Overlay::new(lower, options)?;
+                if self.tracks {
+                    overlay.prepare_tracking();
+                    self.overlays.borrow_mut().push((target.to_vec(), overlay.clone()));
+                }
+                (overlay.file_system("host"), careful)
             }
         })
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sentry_abi::Errno;
+use sentry_host::memory_file;
 
 use super::node::Node;
 use crate::file::File;
@@ -20,7 +21,7 @@ impl Node {
         if let Some(upper) = self.upper.get() {
             return Ok(upper);
         }
-        let _one = self.copying.lock()?;
+        let one = self.copying.lock()?;
         if let Some(upper) = self.upper.get() {
             return Ok(upper);
         }
@@ -47,7 +48,10 @@ impl Node {
         }
         upper.set_history(&attributes);
         self.pin();
-        Ok(self.upper.get_or_init(|| upper))
+        let upper = self.upper.get_or_init(|| upper);
+        drop(one);
+        self.mark();
+        Ok(upper)
     }
 }
 
@@ -58,27 +62,50 @@ fn copy_content(lower: &Arc<dyn Inode>, upper: &tmpfs::Node, attributes: &Attrib
         let file = File::new(VfsPath::anonymous_inode("", lower.clone()), flags, lower.open(flags)?);
         let mut buf = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
         let mut at = 0;
-        while at < size {
-            let piece = usize::try_from(size - at).unwrap_or(PIECE).min(buf.len());
-            let count = read(&file, &mut buf[..piece], at)?;
-            if count == 0 {
-                break;
+        // Holes stay holes.
+        while let Some((data, hole)) = next_extent(&file, at, size) {
+            at = data;
+            while at < hole {
+                let piece = usize::try_from(hole - at).unwrap_or(PIECE).min(buf.len());
+                let count = read_at(&file, &mut buf[..piece], at)?;
+                if count == 0 {
+                    return upper.fill_to(size);
+                }
+                if buf[..count].iter().any(|&byte| byte != 0) {
+                    upper.fill(&buf[..count], at)?;
+                }
+                at += count as u64;
             }
-            // Holes stay holes.
-            if buf[..count].iter().any(|&byte| byte != 0) {
-                upper.fill(&buf[..count], at)?;
-            }
-            at += count as u64;
         }
     }
     upper.fill_to(size)
 }
 
-fn read(file: &File, buf: &mut [u8], at: u64) -> Result<usize, Errno> {
+/// Where data begins and ends, from `at` on; all of it where the host cannot say.
+fn next_extent(file: &File, at: u64, size: u64) -> Option<(u64, u64)> {
+    if at >= size {
+        return None;
+    }
+    let host = file.ops().host_file();
+    let seek = |at, data| match &host {
+        Some(host) if host.base == 0 => memory_file::seek_extent(host.fd, at, data),
+        _ => file.ops().seek_extent(file, at, data),
+    };
+    let data = match seek(at, true) {
+        Ok(data) if data < size => data.max(at),
+        Ok(_) | Err(Errno::ENXIO) => return None,
+        Err(_) => return Some((at, size)),
+    };
+    let hole = seek(data, false).unwrap_or(size).min(size);
+    Some((data, if hole > data { hole } else { size }))
+}
+
+/// Reads a regular file at an offset, whichever way it is read.
+pub fn read_at(file: &File, buf: &mut [u8], at: u64) -> Result<usize, Errno> {
     match file.ops().host_file() {
         Some(host) => {
             let room = host.size.saturating_sub(at).min(buf.len() as u64) as usize;
-            sentry_host::memory_file::read_at(host.fd, &mut buf[..room], host.base.saturating_add(at))
+            memory_file::read_at(host.fd, &mut buf[..room], host.base.saturating_add(at))
         }
         None => file.ops().read(file, buf, at),
     }

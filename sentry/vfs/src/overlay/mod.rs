@@ -10,13 +10,17 @@
 //! The lower tree must not change meanwhile: names and inode numbers are trusted to mean the same thing for good.
 //! Mappings of a lower file made before its copy-up do not see later writes (as with overlayfs).
 
+mod changes;
 mod copy_up;
 mod node;
 mod open;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+pub use changes::{ChangeKind, Changed};
+pub use copy_up::read_at;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use sentry_abi::Errno;
 use sentry_lock::{Mutex, rank};
@@ -42,6 +46,10 @@ struct Shared {
     /// The nodes of lower files, so that each has one node at most. A leaf in the lock order; nodes are dropped
     /// outside of it.
     nodes: Mutex<HashMap<LowerKey, Slot>, rank::OverlayNodes>,
+    /// Somebody will ask what has changed.
+    tracked: AtomicBool,
+    /// Made before tracking began: the numbers of nodes that are no change.
+    given: OnceLock<HashSet<u64>>,
 }
 
 struct Slot {
@@ -71,6 +79,10 @@ impl Shared {
             },
         );
         Ok(node)
+    }
+
+    fn tracks(&self) -> bool {
+        self.tracked.load(Ordering::Relaxed)
     }
 
     /// Holds the node of a lower file that has changed.
@@ -116,7 +128,7 @@ impl Shared {
 
 /// An overlay file system.
 pub struct Overlay {
-    root: Arc<dyn Inode>,
+    root: Arc<Node>,
 }
 
 impl Overlay {
@@ -127,14 +139,16 @@ impl Overlay {
             lower_dev: lower.attributes()?.dev,
             next_ino: AtomicU64::new(1),
             nodes: Mutex::default(),
+            tracked: AtomicBool::new(false),
+            given: OnceLock::new(),
         });
         let root = shared.node_of(lower)?;
         Ok(Arc::new(Overlay { root }))
     }
 
     /// Its root directory.
-    pub fn root(&self) -> &Arc<dyn Inode> {
-        &self.root
+    pub fn root(&self) -> Arc<dyn Inode> {
+        self.root.clone()
     }
 
     /// The same, ready to be mounted. `source` is the first field of /proc/mounts.

@@ -1,7 +1,7 @@
 //! Inodes of the overlay.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -17,14 +17,17 @@ use crate::inode::{Attributes, FsStatistics, Inode, NewInode, Permissions, SetAt
 use crate::pseudo::entry_kind;
 use crate::tmpfs;
 
+/// A directory, and the name something has in it.
+type Found = (Weak<Node>, Box<[u8]>);
+
 pub(super) struct Node {
     this: Weak<Node>,
     pub(super) shared: Arc<Shared>,
-    ino: u64,
+    pub(super) ino: u64,
     /// Type bits.
-    kind: u32,
+    pub(super) kind: u32,
     pub(super) lower: Option<Arc<dyn Inode>>,
-    key: Option<LowerKey>,
+    pub(super) key: Option<LowerKey>,
     /// Attributes and content, once they differ from the lower file's.
     pub(super) upper: OnceLock<Arc<tmpfs::Node>>,
     /// Held over a copy-up.
@@ -32,18 +35,24 @@ pub(super) struct Node {
     links: AtomicU32,
     /// Made without a name and may still get one.
     linkable: AtomicBool,
-    directory: Mutex<Directory, rank::OverlayDirectory>,
+    /// A lower file that got a name here.
+    pub(super) linked: AtomicBool,
+    pub(super) directory: Mutex<Directory, rank::OverlayDirectory>,
+    /// Where it was found in the lower tree, if changes are tracked. A leaf in the lock order.
+    found_in: Mutex<Vec<Found>, rank::OverlayFound>,
 }
 
 /// How a directory differs from its lower one.
 #[derive(Default)]
-struct Directory {
-    changes: BTreeMap<Box<[u8]>, Change>,
+pub(super) struct Directory {
+    pub(super) changes: BTreeMap<Box<[u8]>, Change>,
+    /// Lower names that differ, or below which something does, as far as changes are tracked. May be outdated.
+    pub(super) touched: BTreeSet<Box<[u8]>>,
     /// Removed: nothing can be made in it.
     dead: bool,
 }
 
-enum Change {
+pub(super) enum Change {
     /// Made, or moved here.
     Node(Arc<Node>),
     /// The lower directory's name is hidden.
@@ -82,7 +91,9 @@ impl Node {
             copying: LongMutex::new(()),
             links: AtomicU32::new(links),
             linkable: AtomicBool::new(false),
+            linked: AtomicBool::new(false),
             directory: Mutex::default(),
+            found_in: Mutex::default(),
         })
     }
 
@@ -111,7 +122,7 @@ impl Node {
         }
     }
 
-    fn is_dir(&self) -> bool {
+    pub(super) fn is_dir(&self) -> bool {
         self.kind == libc::S_IFDIR
     }
 
@@ -121,6 +132,50 @@ impl Node {
             && self.links.load(Ordering::Relaxed) > 0
         {
             self.shared.pin(key, &this);
+        }
+    }
+
+    /// Notes where a lower file was found, for [`Self::mark`].
+    fn note_place(&self, directory: &Node, name: &[u8]) {
+        if !self.shared.tracks() {
+            return;
+        }
+        let mut places = self.found_in.lock();
+        let known = |(place, at): &Found| Weak::ptr_eq(place, &directory.this) && **at == *name;
+        if !places.iter().any(known) {
+            places.retain(|(place, _)| place.strong_count() > 0);
+            places.push((directory.this.clone(), name.into()));
+            drop(places);
+            // Another name of what has changed already.
+            if self.upper.get().is_some() || self.linked.load(Ordering::Relaxed) {
+                self.mark();
+            }
+        }
+    }
+
+    fn places(&self) -> Vec<(Arc<Node>, Box<[u8]>)> {
+        let places = self.found_in.lock();
+        let alive = places
+            .iter()
+            .filter_map(|(place, name)| Some((place.upgrade()?, name.clone())));
+        alive.collect()
+    }
+
+    /// Tells the directories above that something differs here, if changes are tracked.
+    pub(super) fn mark(&self) {
+        if !self.shared.tracks() {
+            return;
+        }
+        let mut todo = self.places();
+        while let Some((directory, name)) = todo.pop() {
+            let mut inside = directory.directory.lock();
+            let first = inside.touched.is_empty();
+            inside.touched.insert(name);
+            drop(inside);
+            if first {
+                directory.pin();
+                todo.extend(directory.places());
+            }
         }
     }
 
@@ -165,7 +220,7 @@ impl Node {
         self.copy_up(0)
     }
 
-    fn find(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
+    pub(super) fn find(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
         if !self.is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -175,7 +230,9 @@ impl Node {
             None => {}
         }
         let lower = self.lower.as_ref().ok_or(Errno::ENOENT)?;
-        self.shared.node_of(lower.lookup(name)?)
+        let node = self.shared.node_of(lower.lookup(name)?)?;
+        node.note_place(self, name);
+        Ok(node)
     }
 
     /// Puts a new name in.
@@ -297,7 +354,9 @@ impl Inode for Node {
         self.add(name, this)?;
         node.linkable.store(false, Ordering::Relaxed);
         node.change_links(1);
+        node.linked.store(node.lower.is_some(), Ordering::Relaxed);
         node.pin();
+        node.mark();
         node.touch_change();
         Ok(())
     }
@@ -453,6 +512,10 @@ impl Inode for Node {
     }
 
     fn unmounted(&self) {
+        if self.shared.tracks() {
+            // Still to be asked what has changed.
+            return;
+        }
         // Changed nodes and what they share hold each other.
         let nodes = std::mem::take(&mut *self.shared.nodes.lock());
         drop(nodes);

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use sentry_abi::Errno;
+use sentry_host::memory_file;
 
 use super::node::Node;
 use crate::file::{File, FileOps, HostFile};
@@ -66,7 +67,12 @@ impl FileOps for OpenLower {
         self.current().sync(data_only)
     }
     fn seek_extent(&self, file: &File, offset: u64, data: bool) -> Result<u64, Errno> {
-        self.current().seek_extent(file, offset, data)
+        let current = self.current();
+        match current.host_file() {
+            // Reads and writes go to it with offsets, so its position is free.
+            Some(host) => memory_file::seek_extent(host.fd, offset, data),
+            None => current.seek_extent(file, offset, data),
+        }
     }
     fn as_any(&self) -> &dyn Any {
         self
