@@ -1,6 +1,7 @@
 //! Open file descriptions: what `open(2)` makes, what descriptors refer to, what fork shares.
 
 use std::any::Any;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -80,6 +81,18 @@ pub trait FileOps: Send + Sync + 'static {
     /// `EACCES` where mmap(2) says so.
     fn mmap_file(&self, _file: &File, _shared: bool, _writable: bool) -> Result<Arc<OwnedFd>, Errno> {
         Err(Errno::ENODEV)
+    }
+
+    /// As [`Self::mmap_file`], where it is known which bytes can be written through the mapping at once (none without
+    /// `PROT_WRITE`): a file system with a size limit counts them.
+    fn mmap_range(
+        &self,
+        file: &File,
+        shared: bool,
+        writable: bool,
+        _written: Range<u64>,
+    ) -> Result<Arc<OwnedFd>, Errno> {
+        self.mmap_file(file, shared, writable)
     }
 
     /// The directory's entries from position `pos` on, `.` and `..` included; each with the position behind

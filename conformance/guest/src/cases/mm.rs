@@ -10,7 +10,7 @@ cases!("mm": anonymous_is_zero, mmap_errors, fixed_and_noreplace, private_file, 
     mremap_grows_and_moves, mremap_errors, mremap_fixed, brk_moves, madvise_dontneed, madvise_errors, shared_anonymous,
     msync_calls, mincore_calls, mlock_calls, large_sparse, many_mappings, exec_memory, truncated_under_mapping,
     memfd, maps_file_agrees, stack_grows, fork_keeps_layout, write_to_shared_is_read, pread_into_mapping,
-    read_only_mapping_follows);
+    read_only_mapping_follows, part_of_a_large_file);
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -487,4 +487,26 @@ fn pread_into_mapping() {
     let p = ok!(mmap(0, 2 * PAGE, RW, libc::MAP_SHARED, fd, 0));
     eq!(sys!(libc::SYS_pread64, fd, p + 4096, 100, 0), 100);
     eq!(slurp("f")[4096..4100].to_vec(), b"head".to_vec());
+}
+
+fn part_of_a_large_file() {
+    const SIZE: i64 = 0x1_8000_0000;
+    let fd = new_file("large", b"start");
+    ok!(sys!(libc::SYS_ftruncate, fd, SIZE));
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let p = ok!(sys!(libc::SYS_mmap, 0, 16 * PAGE, prot, libc::MAP_SHARED, fd, 0x1_4000_0000i64)) as *mut u8;
+    // SAFETY: within the mapping, which is within the file.
+    unsafe { p.add(PAGE + 1).write_volatile(b'X') };
+    let mut buf = [0u8; 3];
+    eq!(sys!(libc::SYS_pread64, fd, buf.as_mut_ptr(), 3, 0x1_4000_0000i64 + PAGE as i64), 3);
+    eq!(&buf, b"\0X\0");
+    check!(fstat(fd).st_blocks < 1024, "{} blocks", fstat(fd).st_blocks);
+    // The whole of it, for reading.
+    let all = ok!(sys!(libc::SYS_mmap, 0, SIZE, libc::PROT_READ, libc::MAP_SHARED, fd, 0)) as *const u8;
+    // SAFETY: as above.
+    let (first, changed, last) = unsafe { (*all, *all.add(0x1_4000_0000 + PAGE + 1), *all.add(SIZE as usize - 1)) };
+    eq!((first, changed, last), (b's', b'X', 0));
+    ok!(sys!(libc::SYS_munmap, all, SIZE));
+    ok!(sys!(libc::SYS_munmap, p, 16 * PAGE));
+    check!(fstat(fd).st_blocks < 1024, "{} blocks", fstat(fd).st_blocks);
 }

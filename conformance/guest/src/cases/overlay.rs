@@ -13,7 +13,7 @@ cases!("overlay": reads, lists, overwrites, appends, open_for_reading_sees_chang
     big_file_partly, symlink_replaced, mkdir_over_removed_file, list_while_changing, execs_changed_file, exclusive_create,
     hard_links_stay_together, hard_link_loses_a_name, attributes_survive, holes_survive, exchange, no_replace, unnamed_file_gets_a_name,
     removed_file_changes, dot_dot_of_moved_directory, list_survives_removals, positions_survive_changes, renames_over_emptied_directory,
-    file_instead_of_directory, times_of_directories, deep_below_host_directory);
+    file_instead_of_directory, times_of_directories, deep_below_host_directory, some_room_is_used);
 
 fn enter(name: &str) {
     let Ok(lower) = std::env::var("GUEST_LOWER") else { skip("no host directory was given") };
@@ -588,4 +588,16 @@ fn deep_below_host_directory() {
         ok!(rmdir(&name));
     }
     eq!(text("file"), "in\n");
+}
+
+fn some_room_is_used() {
+    enter("some_room_is_used");
+    let totals = || {
+        let mut totals: libc::statfs = zeroed();
+        ok!(sys!(libc::SYS_statfs, c("file").as_ptr(), &mut totals as *mut libc::statfs));
+        totals
+    };
+    let before = totals();
+    check!(before.f_bfree < before.f_blocks, "{} of {}", before.f_bfree, before.f_blocks);
+    check!(before.f_bavail <= before.f_bfree && before.f_bavail > 0);
 }

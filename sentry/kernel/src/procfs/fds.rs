@@ -1,6 +1,7 @@
 //! `/proc/PID/fd` and `/proc/PID/fdinfo`.
 
 use std::any::Any;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -184,6 +185,15 @@ impl FileOps for Again {
     }
     fn mmap_file(&self, file: &File, shared: bool, writable: bool) -> Result<Arc<OwnedFd>, Errno> {
         self.file.ops().mmap_file(file, shared, writable)
+    }
+    fn mmap_range(
+        &self,
+        file: &File,
+        shared: bool,
+        writable: bool,
+        written: Range<u64>,
+    ) -> Result<Arc<OwnedFd>, Errno> {
+        self.file.ops().mmap_range(file, shared, writable, written)
     }
     fn poll(&self, file: &File) -> PollEvents {
         self.file.ops().poll(file)

@@ -481,14 +481,25 @@ impl Inode for Node {
         let mut statistics = match &self.lower {
             // Without a limit of our own, the lower file system's numbers are at least plausible.
             Some(lower) if store.max_pages() == u64::MAX / sentry_abi::PAGE_SIZE => lower.statistics()?,
-            _ => FsStatistics {
-                block_size: sentry_abi::PAGE_SIZE,
-                blocks: store.max_pages(),
-                blocks_free: store.free_pages(),
-                files: store.max_inodes(),
-                files_free: store.max_inodes().saturating_sub(store.used_inodes()),
-                ..FsStatistics::default()
-            },
+            lower => {
+                // What is there below takes room too, and there is none to be had from it.
+                let below = lower
+                    .as_ref()
+                    .and_then(|lower| lower.statistics().ok())
+                    .unwrap_or_default();
+                let used = below
+                    .blocks
+                    .saturating_sub(below.blocks_free)
+                    .saturating_mul(below.block_size);
+                FsStatistics {
+                    block_size: sentry_abi::PAGE_SIZE,
+                    blocks: store.max_pages().saturating_add(used.div_ceil(sentry_abi::PAGE_SIZE)),
+                    blocks_free: store.free_pages(),
+                    files: store.max_inodes(),
+                    files_free: store.max_inodes().saturating_sub(store.used_inodes()),
+                    ..FsStatistics::default()
+                }
+            }
         };
         statistics.magic = OVERLAYFS_MAGIC;
         statistics.name_max = 255;

@@ -1,6 +1,7 @@
 //! Lower files open for reading.
 
 use std::any::Any;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
@@ -59,6 +60,15 @@ impl FileOps for OpenLower {
     }
     fn mmap_file(&self, file: &File, shared: bool, writable: bool) -> Result<Arc<OwnedFd>, Errno> {
         self.current().mmap_file(file, shared, writable)
+    }
+    fn mmap_range(
+        &self,
+        file: &File,
+        shared: bool,
+        writable: bool,
+        written: Range<u64>,
+    ) -> Result<Arc<OwnedFd>, Errno> {
+        self.current().mmap_range(file, shared, writable, written)
     }
     fn size(&self, file: &File) -> Result<u64, Errno> {
         self.current().size(file)

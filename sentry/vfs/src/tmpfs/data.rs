@@ -6,11 +6,13 @@
 //! nothing maps or has open goes back to chunks when another is needed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use sentry_abi::Errno;
 use sentry_host::memory_file::MemoryFile;
 
+use super::ranges::{Ranges, holes};
 use super::store::{CHUNK, CHUNK_PAGES, PAGE, Store};
 
 /// Largest file kept in sentry memory.
@@ -47,8 +49,10 @@ pub(crate) struct Data {
     pub(super) size: u64,
     /// Pages charged to the store.
     pub(super) charged: u64,
-    /// Mapped shared and writable: charged for its whole size, as pages are not seen being touched.
-    whole: bool,
+    /// What is or was mapped shared and writable, which cannot be seen being touched.
+    mapped: Ranges,
+    /// Pages in it that were holes: charged as if they had data, as far as the file is so large.
+    promised: u64,
     pub(super) form: Form,
 }
 
@@ -57,7 +61,8 @@ impl Data {
         Data {
             size: 0,
             charged: 0,
-            whole: false,
+            mapped: Ranges::default(),
+            promised: 0,
             form: Form::Inline(Vec::new()),
         }
     }
@@ -68,7 +73,10 @@ impl Data {
 
     /// In units of 512 bytes.
     pub fn blocks(&self) -> u64 {
-        self.charged * (PAGE / 512)
+        match &self.form {
+            Form::Own(file) => file.allocated().unwrap_or(self.charged * PAGE) / 512,
+            _ => self.charged * (PAGE / 512),
+        }
     }
 
     /// The memory file, if it has one of its own.
@@ -233,7 +241,8 @@ impl Data {
         let file = file.clone();
         let mut len = buf.len() as u64;
         let most = len.div_ceil(PAGE) + 1;
-        if !self.whole && store.free_pages() < most {
+        let end = (offset + len).max(self.size).div_ceil(PAGE);
+        if self.charged < end && store.free_pages() < most {
             // Near the limit: up to the first hole, and as many pages as may be had behind it.
             let hole = if offset < self.size {
                 file.seek_extent(offset, false)?
@@ -255,10 +264,8 @@ impl Data {
     /// Takes over what the host says a file of its own uses.
     pub(super) fn recharge(&mut self, store: &Store) {
         let Form::Own(file) = &self.form else { return };
-        let mut pages = file.allocated().unwrap_or(0).div_ceil(PAGE);
-        if self.whole {
-            pages = pages.max(self.size.div_ceil(PAGE));
-        }
+        let used = file.allocated().unwrap_or(0).div_ceil(PAGE);
+        let pages = used.max((used + self.promised).min(self.size.div_ceil(PAGE)));
         if pages > self.charged {
             store.charge_forced(pages - self.charged);
         } else {
@@ -297,7 +304,11 @@ impl Data {
                 self.drop_pages(store, behind, u64::MAX)?;
             }
             Form::Chunks(_) => {}
-            Form::Own(file) => file.set_len(size)?,
+            Form::Own(file) => {
+                file.set_len(size)?;
+                let (old, new) = (self.size.div_ceil(PAGE), size.div_ceil(PAGE));
+                self.promised = self.promised.saturating_add(self.mapped.within(old, new)).min(new);
+            }
         }
         self.size = size;
         self.recharge(store);
@@ -352,12 +363,23 @@ impl Data {
         Ok(file)
     }
 
-    /// Charges the whole size from now on: the file is mapped shared and writable.
-    pub fn charge_whole(&mut self, store: &Store) -> Result<(), Errno> {
-        let missing = self.size.div_ceil(PAGE).saturating_sub(self.charged);
-        store.charge(missing)?;
-        self.charged += missing;
-        self.whole = true;
+    /// Charges a range from now on, as far as the file reaches: it is mapped shared and writable.
+    pub fn charge_mapped(&mut self, store: &Store, range: &Range<u64>) -> Result<(), Errno> {
+        let Form::Own(file) = &self.form else {
+            return Err(Errno::EIO);
+        };
+        let size = self.size.div_ceil(PAGE);
+        let (first, last) = (range.start / PAGE, range.end.div_ceil(PAGE));
+        let mut promised = self.promised;
+        for (first, last) in self.mapped.missing(first, last.min(size)) {
+            promised += holes(file, first * PAGE, last * PAGE)?;
+        }
+        let used = file.allocated().unwrap_or(0).div_ceil(PAGE);
+        let pages = used.max((used + promised).min(size)).max(self.charged);
+        store.charge(pages - self.charged)?;
+        self.charged = pages;
+        self.promised = promised.min(size);
+        self.mapped.add(first, last);
         Ok(())
     }
 
@@ -375,7 +397,8 @@ impl Data {
                 store.charge_forced(pages);
                 store.uncharge(self.charged);
                 self.charged = pages;
-                self.whole = false;
+                self.mapped = Ranges::default();
+                self.promised = 0;
                 true
             }
             Err(_) => false,

@@ -7,6 +7,7 @@ mod data;
 mod holes;
 mod node;
 mod open;
+mod ranges;
 mod store;
 
 use std::sync::Arc;

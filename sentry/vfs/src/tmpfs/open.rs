@@ -1,6 +1,7 @@
 //! Open regular files of tmpfs.
 
 use std::any::Any;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -8,7 +9,7 @@ use sentry_abi::Errno;
 use sentry_host::memory_file::MemoryFile;
 use sentry_lock::{Mutex, rank};
 
-use super::data::Data;
+use super::data::{Data, SIZE_MAX};
 use super::node::Node;
 use super::store::Store;
 use crate::file::{File, FileOps, HostFile};
@@ -164,6 +165,16 @@ impl FileOps for OpenFile {
     }
 
     fn mmap_file(&self, file: &File, shared: bool, writable: bool) -> Result<Arc<OwnedFd>, Errno> {
+        self.mmap_range(file, shared, writable, 0..SIZE_MAX)
+    }
+
+    fn mmap_range(
+        &self,
+        file: &File,
+        shared: bool,
+        writable: bool,
+        written: Range<u64>,
+    ) -> Result<Arc<OwnedFd>, Errno> {
         if !file.readable() || (shared && writable && !file.writable()) {
             return Err(Errno::EACCES);
         }
@@ -176,9 +187,8 @@ impl FileOps for OpenFile {
         let own = {
             let mut data = self.node.file()?.data.write();
             let own = self.make_own(&mut data, true)?;
-            if writes {
-                // Also if not yet mapped writable.
-                data.charge_whole(self.store()).map_err(|_| Errno::ENOMEM)?;
+            if writes && !written.is_empty() {
+                data.charge_mapped(self.store(), &written).map_err(|_| Errno::ENOMEM)?;
             }
             own
         };
@@ -256,6 +266,17 @@ impl FileOps for OpenFile {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl Drop for OpenFile {
+    /// The last mapping goes too: what was touched through it is counted at the latest now.
+    fn drop(&mut self) {
+        if self.own.get().is_some()
+            && let Ok(file) = self.node.file()
+        {
+            file.data.write().recharge(self.store());
+        }
     }
 }
 

@@ -168,9 +168,14 @@ fn descriptor(thread: &Arc<Thread>, request: &Request) -> Result<(Option<Arc<Own
         return Err(Errno::EPERM);
     }
     // With the rights of the open file, so that mprotect(2) later gives what Linux gives.
+    let written = if wants_write {
+        request.offset..request.offset.saturating_add(request.len)
+    } else {
+        0..0
+    };
     let fd = file
         .ops()
-        .mmap_file(file, request.shared, request.shared && file.writable())?;
+        .mmap_range(file, request.shared, request.shared && file.writable(), written)?;
     Ok((Some(fd), Backing::File(file.clone())))
 }
 
