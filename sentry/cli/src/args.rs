@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::events::{Target, target};
+use crate::limits::{Limits, bytes};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -38,11 +40,27 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Profiles: files with limits for `sentry exec --profile`
+    Profile {
+        /// What to do
+        #[command(subcommand)]
+        command: Profile,
+    },
     /// Say what of the log of an `strace -f` run the kernel does not do
     #[command(after_help = CHECK_CODES)]
     Check {
         /// The log, `-` for standard input; as `strace -f -o TRACE COMMAND` writes it
         trace: PathBuf,
+    },
+}
+
+/// What to do with a profile.
+#[derive(Debug, Subcommand)]
+pub enum Profile {
+    /// Say what a profile limits, or what is wrong with it (exit code 1)
+    Check {
+        /// A TOML file; the names are those of the options of `sentry exec`
+        file: PathBuf,
     },
 }
 
@@ -109,10 +127,6 @@ pub struct Exec {
     #[arg(long, value_name = "NAME", default_value = "sentry", value_parser = hostname)]
     pub hostname: String,
 
-    /// End the command after so many seconds: SIGTERM, two seconds later SIGKILL
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
-    pub timeout: Option<Duration>,
-
     /// How many threads the kernel works with
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Option<u16>,
@@ -136,6 +150,22 @@ pub struct Exec {
     /// Print them to FILE instead of standard error
     #[arg(long, value_name = "FILE")]
     pub strace_file: Option<PathBuf>,
+
+    /// What the sandbox may use
+    #[command(flatten)]
+    pub limits: Limits,
+
+    /// Take limits that are not given here from FILE (TOML)
+    #[arg(long, value_name = "FILE", help_heading = "Limits")]
+    pub profile: Option<PathBuf>,
+
+    /// Write what happens to FILE, or to the descriptor N: a line of JSON for each event
+    #[arg(long, value_name = "FILE|fd:N", value_parser = target)]
+    pub events: Option<Target>,
+
+    /// Print what was used at the end
+    #[arg(long)]
+    pub summary: bool,
 
     /// Report host calls outside the sentry's list and let them fail, instead of ending the sandbox
     #[arg(long, hide = true)]
@@ -206,20 +236,6 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
     })
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
-    let shift = match text.bytes().last().map(|unit| unit.to_ascii_lowercase()) {
-        Some(b'k') => 10,
-        Some(b'm') => 20,
-        Some(b'g') => 30,
-        _ => 0,
-    };
-    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
-    let count = digits.parse::<u64>().map_err(|_| format!("not a size: {text}"))?;
-    count
-        .checked_mul(1 << shift)
-        .ok_or_else(|| format!("too large: {text}"))
-}
-
 fn assignment(text: &str) -> Result<OsString, String> {
     match text.find('=') {
         Some(0) | None => Err("expected NAME=VALUE".into()),
@@ -246,11 +262,6 @@ fn hostname(text: &str) -> Result<String, String> {
         return Err("expected 1 to 64 characters".into());
     }
     Ok(text.into())
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().map_err(|_| format!("not a number: {text}"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 /// The environment for a command: what is passed on of the caller's, then `--env`, the last of a name counting.
@@ -333,8 +344,10 @@ mod tests {
                 target: Some("/b".into())
             }
         );
-        assert!(seconds("-1").is_err() && seconds("x").is_err());
-        assert_eq!(seconds("0.5").unwrap(), Duration::from_millis(500));
+        assert!(exec(&["--timeout", "-1", "x"]).is_err() && exec(&["--timeout", "x", "x"]).is_err());
+        let parsed = exec(&["--timeout", "0.5", "--pids=7", "x"]).unwrap();
+        assert_eq!(parsed.limits.timeout, Some(std::time::Duration::from_millis(500)));
+        assert_eq!(parsed.limits.pids, Some(7));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use sentry_host::filter::{Filter, Outside};
 use sentry_host::process;
 use sentry_kernel::boot::BootHandles;
 use sentry_kernel::config::ExitStatus;
+use sentry_kernel::events::Totals;
 use sentry_platform::{HostVdso, Kind, Platform, PlatformOptions};
 
 use crate::host_calls;
@@ -30,6 +31,7 @@ fn report_failure(what: String) {
     report(&Report::Ended {
         status: ExitStatus::Failed(what),
         stats: Vec::new(),
+        totals: Totals::default(),
     });
 }
 
@@ -50,7 +52,11 @@ pub fn main() -> u8 {
     };
     let entered = now();
     let gofer = process::adopt(parts::GOFER);
-    let (terminal, strace) = (process::adopt(parts::TERMINAL), process::adopt(parts::STRACE));
+    let (terminal, events, strace) = (
+        process::adopt(parts::TERMINAL),
+        process::adopt(parts::EVENTS),
+        process::adopt(parts::STRACE),
+    );
     let changes = process::adopt(parts::CHANGES);
     // Before anything else is opened.
     process::close_from(parts::CHANGES + 1);
@@ -67,6 +73,7 @@ pub fn main() -> u8 {
         control: Some(for_kernel),
         gofer,
         terminal,
+        events,
         strace,
         changes,
     };
@@ -84,6 +91,7 @@ struct Handles {
     control: Option<OwnedFd>,
     gofer: Option<OwnedFd>,
     terminal: Option<OwnedFd>,
+    events: Option<OwnedFd>,
     strace: Option<OwnedFd>,
     changes: Option<OwnedFd>,
 }
@@ -150,10 +158,12 @@ fn run(configuration: OwnedFd, handles: Handles, entered: Duration) -> Result<()
         terminal: handles.terminal,
         control: handles.control,
         gofer: handles.gofer,
+        events: handles.events,
         strace: handles.strace,
         changes: handles.changes,
     };
-    let (status, mut stats) = sentry_kernel::boot::boot(&kernel, platform, handles);
+    let (status, summary) = sentry_kernel::boot::boot(&kernel, platform, handles);
+    let mut stats = summary.stats;
     if kernel.stats {
         let step = |from: Duration, to: Duration| millis(to.saturating_sub(from));
         stats.push(format!(
@@ -166,7 +176,11 @@ fn run(configuration: OwnedFd, handles: Handles, entered: Duration) -> Result<()
             step(filtered, now()),
         ));
     }
-    report(&Report::Ended { status, stats });
+    report(&Report::Ended {
+        status,
+        stats,
+        totals: summary.totals,
+    });
     Ok(())
 }
 

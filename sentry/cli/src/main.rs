@@ -8,10 +8,13 @@ mod args;
 mod boot;
 mod changes;
 mod check;
+mod events;
 mod gofer;
 mod hardening;
 mod host_calls;
 mod isolation;
+mod limits;
+mod memory;
 mod parts;
 mod relay;
 mod spawn;
@@ -26,7 +29,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use sentry_host::process;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Profile};
 
 fn main() -> ExitCode {
     // The roles first: they do not need the command line's parser, and their time counts at every start.
@@ -49,6 +52,9 @@ fn main() -> ExitCode {
         Command::Hardening(hardening) => hardening::main(&hardening),
         Command::Syscalls { json } => syscalls::main(json),
         Command::Check { trace } => check::main(&trace),
+        Command::Profile {
+            command: Profile::Check { file },
+        } => limits::check(&file),
     };
     code.into()
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use sentry_kernel::config::{BootConfig, ExitStatus, Notice};
+use sentry_kernel::events::Totals;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -21,10 +22,12 @@ pub const CONTROL: u8 = 4;
 pub const GOFER: u8 = 5;
 /// The sentry's end of the line between the guest's terminal and the caller's; `/dev/null` if there is none.
 pub const TERMINAL: u8 = 6;
+/// Where the sentry tells of events; `/dev/null` if nobody wants to know.
+pub const EVENTS: u8 = 7;
 /// Where the sentry prints system calls.
-pub const STRACE: u8 = 7;
+pub const STRACE: u8 = 8;
 /// Where the sentry tells what has changed.
-pub const CHANGES: u8 = 8;
+pub const CHANGES: u8 = 9;
 /// The socket between gofer and sentry, on the gofer's side.
 pub const SENTRY: u8 = 4;
 
@@ -83,7 +86,11 @@ pub enum Report {
         protections: Vec<Protection>,
     },
     /// The sandbox has ended.
-    Ended { status: ExitStatus, stats: Vec<String> },
+    Ended {
+        status: ExitStatus,
+        stats: Vec<String>,
+        totals: Totals,
+    },
 }
 
 /// What the supervisor hears from the sentry.
@@ -128,6 +135,7 @@ pub fn send_report(control: BorrowedFd<'_>, report: &Report) -> Result<(), Errno
         let report = Report::Ended {
             status: ExitStatus::Failed("the report is too long".into()),
             stats: Vec::new(),
+            totals: Totals::default(),
         };
         text = serde_json::to_vec(&report).map_err(|_| Errno::EINVAL)?;
     }

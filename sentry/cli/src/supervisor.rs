@@ -18,9 +18,13 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use sentry_host::process::{self, Disposition};
 use sentry_kernel::config::{BootConfig, ControlMessage, ExitStatus, Notice, StraceConfig};
+use sentry_kernel::events::{Event, Totals};
 
 use crate::args::{Exec, PlatformChoice, User, environment};
 use crate::changes::{Collector, Outputs};
+use crate::events::{self, EventLog, Own};
+use crate::limits::{Limits, ProfileError};
+use crate::memory::Meter;
 use crate::parts::{self, Boot, Gofer, Heard, Report, Setting, now};
 use crate::relay::Relay;
 use crate::spawn::{self, Program, Sentry, SpawnError};
@@ -38,6 +42,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const TELLING: Duration = Duration::from_secs(10);
 /// How long the sentry may live without its socket, or without its gofer.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long it may take to report what was used once every process was killed.
+const LAST_REPORT: Duration = Duration::from_millis(500);
 
 /// Why a sandbox was not started.
 #[derive(Debug, thiserror::Error)]
@@ -47,12 +53,16 @@ pub enum StartError {
     View(#[from] ViewError),
     #[error(transparent)]
     Spawn(#[from] SpawnError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     #[error("{option} {path}: {error}")]
     Output {
         option: &'static str,
         path: String,
         error: std::io::Error,
     },
+    #[error("--events: {0}")]
+    Events(std::io::Error),
     #[error("cannot find our own executable: {0}; is /proc mounted?")]
     Executable(std::io::Error),
     #[error("cannot prepare the sandbox: {0}")]
@@ -82,9 +92,41 @@ struct Sandbox {
     relay: Option<Relay>,
     /// Hears what has changed.
     changes: Option<Collector>,
-    timed_out: bool,
+    /// What happens, for whoever wants to know.
+    log: Option<EventLog>,
+    /// Where memory is limited, or its use is to be told.
+    meter: Option<Meter>,
+    /// The limit at which the command was told to end.
+    ending: Option<Limit>,
+    /// It did not, and was killed.
+    killed: bool,
     /// The sandbox was stopped and is to go on.
     resume: bool,
+}
+
+/// A limit at which the command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// `--timeout`.
+    Time,
+    /// `--cpu-time`.
+    CpuTime,
+}
+
+impl Limit {
+    fn name(self) -> &'static str {
+        match self {
+            Limit::Time => "timeout",
+            Limit::CpuTime => "cpu-time",
+        }
+    }
+
+    fn complaint(self) -> &'static str {
+        match self {
+            Limit::Time => "the command did not end in time and was killed",
+            Limit::CpuTime => "the command used up its processor time and was killed",
+        }
+    }
 }
 
 /// Takes the signals that concern a supervisor. What the caller ignores (nohup) stays ignored.
@@ -116,6 +158,8 @@ struct Plan<'a> {
     changes: Option<OwnedFd>,
     /// The sentry's end of the line to the caller's terminal.
     terminal: Option<OwnedFd>,
+    /// The sentry's end of the socket for events.
+    events: Option<OwnedFd>,
     debug_filter: bool,
     null: &'a File,
 }
@@ -153,7 +197,8 @@ impl<'a> Plan<'a> {
         let args = [c"sentry", c"boot"].map(CString::from);
         let null = self.null.as_fd();
         let terminal = self.terminal.as_ref().map_or(null, AsFd::as_fd);
-        let mut others = vec![sentry_control.as_fd(), sentry_gofer.as_fd(), terminal];
+        let events = self.events.as_ref().map_or(null, AsFd::as_fd);
+        let mut others = vec![sentry_control.as_fd(), sentry_gofer.as_fd(), terminal, events];
         match (&self.strace, &self.changes) {
             (Some(strace), _) => others.push(strace.as_fd()),
             // Keeps the place.
@@ -196,7 +241,10 @@ impl<'a> Plan<'a> {
             signals,
             relay: None,
             changes: None,
-            timed_out: false,
+            log: None,
+            meter: None,
+            ending: None,
+            killed: false,
             resume: false,
         })
     }
@@ -213,8 +261,8 @@ enum Outcome {
     Reported(Report),
     /// A part failed; what is to be said.
     Broken(String),
-    /// `--timeout`.
-    TimedOut,
+    /// A limit was reached, and neither the command nor the sentry ended.
+    Ended,
 }
 
 impl Sandbox {
@@ -239,8 +287,10 @@ impl Sandbox {
             .map(|timeout| now() + timeout);
         // Something is wrong, but the sentry may still have the better explanation: until then.
         let mut suspicion: Option<(Duration, String)> = None;
-        // After the deadline: how much of what has changed had been told when we last looked.
-        let mut overdue: Option<Option<u64>> = None;
+        // How much of what has changed had been told when every process was killed, or when we last looked.
+        let mut told = None;
+        let timeout = timeout.unwrap_or_default();
+        let mut look = self.meter.as_ref().map(|_| now());
         let mut connected = true;
         if let Some(relay) = &mut self.relay {
             relay.take();
@@ -250,6 +300,7 @@ impl Sandbox {
                 deadline
                     .into_iter()
                     .chain(suspicion.as_ref().map(|(until, _)| *until))
+                    .chain(look)
                     .min(),
                 connected,
             );
@@ -269,6 +320,12 @@ impl Sandbox {
                 relay.take();
                 relay.copy();
             }
+            if let Some(log) = &mut self.log {
+                log.turn();
+            }
+            if look.is_some_and(|look| now() >= look) {
+                look = self.look_at_memory();
+            }
             // First who is dead, then what was said: a report always comes before the death.
             let (sentry_end, gofer_end) = self.reap();
             if let Some(status) = gofer_end
@@ -286,6 +343,12 @@ impl Sandbox {
                 match heard {
                     Ok(Some(Heard::Notice(Notice::Stopped))) => self.stop(Signal::SIGTSTP),
                     Ok(Some(Heard::Notice(Notice::TerminalWanted))) => self.give_terminal(),
+                    Ok(Some(Heard::Notice(Notice::MemoryShort))) => self.tell_memory(),
+                    Ok(Some(Heard::Notice(Notice::CpuTimeUsedUp))) => {
+                        if self.ending.is_none() {
+                            deadline = Some(self.end_orderly(Limit::CpuTime));
+                        }
+                    }
                     Ok(Some(Heard::Report(report))) => return Outcome::Reported(report),
                     Ok(None) => {
                         connected = false;
@@ -307,26 +370,66 @@ impl Sandbox {
                 return Outcome::Broken(suspicion.map(|(_, what)| what).unwrap_or_default());
             }
             if deadline.is_some_and(|deadline| now() >= deadline) {
-                // What has changed is told when every process is dead, and as long as it is being told we wait.
-                let told = self.changes.as_ref().map(Collector::progress);
-                match &mut overdue {
+                let progress = self.changes.as_ref().map(Collector::progress);
+                deadline = Some(match self.ending {
                     None => {
-                        self.timed_out = true;
-                        self.send(Signal::SIGTERM);
-                        self.send(Signal::SIGCONT);
-                        overdue = Some(None);
-                        deadline = Some(now() + GRACE);
+                        self.tell_timeout(timeout);
+                        self.end_orderly(Limit::Time)
                     }
-                    Some(before) if told.is_some() && *before != told => {
-                        if before.is_none() {
-                            self.send(Signal::SIGKILL);
-                        }
-                        overdue = Some(told);
-                        deadline = Some(now() + TELLING);
+                    Some(_) if !self.killed => {
+                        self.killed = true;
+                        self.send(Signal::SIGKILL);
+                        now() + if progress.is_some() { TELLING } else { LAST_REPORT }
                     }
-                    Some(_) => return Outcome::TimedOut,
-                }
+                    // What has changed is told when every process is dead, and as long as it is being told we wait.
+                    Some(_) if progress.is_some() && progress != told => {
+                        told = progress;
+                        now() + TELLING
+                    }
+                    Some(_) => return Outcome::Ended,
+                });
             }
+        }
+    }
+
+    /// Tells the command to end; until when it may take its time.
+    fn end_orderly(&mut self, limit: Limit) -> Duration {
+        self.ending.get_or_insert(limit);
+        self.send(Signal::SIGTERM);
+        self.send(Signal::SIGCONT);
+        now() + GRACE
+    }
+
+    /// Tells the sentry how much memory is in use; when to look again.
+    fn look_at_memory(&mut self) -> Option<Duration> {
+        let meter = self.meter.as_mut()?;
+        let look = meter.look(false);
+        let next = now() + meter.next(look.total);
+        self.tell(ControlMessage::Memory(look.total));
+        Some(next)
+    }
+
+    /// Tells it which processes use it.
+    fn tell_memory(&mut self) {
+        let Some(meter) = &mut self.meter else { return };
+        let look = meter.look(true);
+        for (pid, kib) in look.largest {
+            self.tell(ControlMessage::LargeProcess(pid, kib));
+        }
+        self.tell(ControlMessage::ExactMemory(look.total));
+    }
+
+    fn tell_timeout(&mut self, timeout: Duration) {
+        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        if let Some(log) = &mut self.log {
+            log.event(&Event::Limit {
+                limit: Limit::Time.name().into(),
+                value: millis,
+                used: millis,
+                action: "ended".into(),
+                pid: None,
+                comm: None,
+            });
         }
     }
 
@@ -348,6 +451,9 @@ impl Sandbox {
         }
         if let Some(relay) = &self.relay {
             relay.poll(&mut ready);
+        }
+        if let Some(log) = &self.log {
+            log.poll(&mut ready);
         }
         // Interrupted or refused, the loop looks for itself.
         let _ = poll(&mut ready, wait);
@@ -511,7 +617,25 @@ fn open_strace(exec: &Exec) -> Result<Option<File>, StartError> {
         })
 }
 
-fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
+/// The log of events, if one is wanted, and the sentry's end of its socket.
+fn open_log(exec: &Exec, limits: &Limits) -> Result<Option<(EventLog, OwnedFd)>, StartError> {
+    let Some(target) = &exec.events else { return Ok(None) };
+    let file = target.open().map_err(StartError::Events)?;
+    let (ours, theirs) = parts::socket_pair()?;
+    let mut log = EventLog::new(ours, file);
+    log.own(&Own::SessionStart {
+        schema: 1,
+        version: env!("CARGO_PKG_VERSION"),
+        argv: events::words(exec.command.iter().map(|word| word.as_bytes())),
+        uid: nix::unistd::geteuid().as_raw(),
+        host_pid: std::process::id(),
+        limits: limits.list().into_iter().collect(),
+    });
+    Ok(Some((log, theirs)))
+}
+
+fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox, StartError> {
+    let (log, events) = open_log(exec, limits)?.unzip();
     let (user, groups) = guest_user(exec.user);
     let envp = environment(std::env::vars_os(), &exec.env);
     let home = envp
@@ -549,6 +673,8 @@ fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
         strace,
         changes: outputs.as_ref().map(Outputs::config),
         terminal,
+        limits: limits.for_kernel(),
+        events: log.is_some(),
     };
     let plan = Plan {
         kernel: Some(kernel),
@@ -560,13 +686,19 @@ fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
         strace: strace_file,
         changes,
         terminal: socket,
+        events,
         debug_filter: exec.debug_filter_log,
         null: &File::options().read(true).write(true).open("/dev/null")?,
     };
     let mut sandbox = plan.start(started)?;
     sandbox.relay = relay;
+    sandbox.log = log;
     if let (Some(outputs), Some(stream)) = (outputs, stream) {
         sandbox.changes = Some(Collector::start(outputs, stream)?);
+    }
+    if limits.memory.is_some() || exec.summary || exec.events.is_some() {
+        let guarded = sandbox.sentry.lifeline.is_some();
+        sandbox.meter = Some(Meter::new(sandbox.sentry.pid, guarded, limits.memory));
     }
     // What the guest closes is to be closed for whoever is at the other end. Terminals are needed at the end.
     for (number, terminal) in [(0, stdin().is_terminal()), (1, stdout().is_terminal())] {
@@ -581,36 +713,48 @@ fn start_exec(exec: &Exec, started: Duration) -> Result<Sandbox, StartError> {
 pub fn exec(exec: &Exec) -> u8 {
     let started = now();
     let saved = Saved::take();
-    let mut sandbox = match start_exec(exec, started) {
-        Ok(sandbox) => sandbox,
+    let profile = exec.profile.as_deref().map(Limits::read).transpose();
+    let start = profile.map_err(StartError::from).and_then(|profile| {
+        let limits = exec.limits.clone().or(profile.unwrap_or_default());
+        Ok((start_exec(exec, &limits, started)?, limits))
+    });
+    let (mut sandbox, limits) = match start {
+        Ok(started) => started,
         Err(error) => {
-            complain(&error.to_string());
+            complain(error.to_string().trim_end());
             return FAILED;
         }
     };
-    let outcome = sandbox.supervise(exec.timeout);
+    let outcome = sandbox.supervise(limits.timeout);
     let reported = now();
-    let timed_out = sandbox.timed_out;
-    if !matches!(outcome, Outcome::TimedOut) {
+    let (ending, killed) = (sandbox.ending, sandbox.killed);
+    if !matches!(outcome, Outcome::Ended) {
         sandbox.finish();
     }
     let changes = sandbox.changes.take();
+    let log = sandbox.log.take();
+    let peak = sandbox.meter.as_ref().map_or(0, |meter| meter.peak);
     sandbox.clean_up();
     saved.restore();
+    let mut reason = ending.map_or("ended", Limit::name);
+    let mut used = Totals::default();
+    let mut fault = None;
     let mut code = match outcome {
-        Outcome::TimedOut => {
-            complain("the command did not end in time and was killed");
-            TIMED_OUT
-        }
+        Outcome::Ended => TIMED_OUT,
         Outcome::Broken(what) => {
             complain(&what);
+            (reason, fault) = ("fault", Some(what));
             FAILED
         }
-        Outcome::Reported(Report::Ended { status, stats }) => {
+        Outcome::Reported(Report::Ended { status, stats, totals }) => {
             for line in stats {
                 say(&format!("{line}\n"));
             }
-            if timed_out { TIMED_OUT } else { code_of(status) }
+            used = totals;
+            if let ExitStatus::Failed(what) = &status {
+                (reason, fault) = ("fault", Some(what.clone()));
+            }
+            if ending.is_some() { TIMED_OUT } else { code_of(status) }
         }
         Outcome::Reported(Report::Isolation { .. }) => {
             complain("the sentry sent nonsense");
@@ -634,7 +778,44 @@ pub fn exec(exec: &Exec) -> u8 {
             millis(teardown)
         ));
     }
+    if let (Some(limit), true) = (ending, killed) {
+        complain(limit.complaint());
+    }
+    let wall = now().saturating_sub(started);
+    if exec.summary {
+        for line in summary(wall, peak, &used) {
+            say(&line);
+        }
+    }
+    if let Some(mut log) = log {
+        log.drain(LAST_WORDS);
+        if let Some(what) = fault {
+            log.own(&Own::Fault { what });
+        }
+        log.own(&Own::SessionEnd {
+            reason,
+            exit_code: code,
+            wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
+            totals: used,
+            peak_memory: peak,
+        });
+        if let Some(what) = log.finish(LAST_WORDS) {
+            complain(&what);
+        }
+    }
     code
+}
+
+/// What `--summary` prints.
+fn summary(wall: Duration, peak: u64, used: &Totals) -> Vec<String> {
+    vec![
+        format!("time       {:.3} s\n", wall.as_secs_f64()),
+        format!("processor  {:.3} s\n", Duration::from_millis(used.cpu_ms).as_secs_f64()),
+        format!("memory     {} MiB at most\n", peak >> 20),
+        format!("processes  {}\n", used.processes),
+        format!("output     {} bytes\n", used.output),
+        format!("denials    {}\n", used.denials),
+    ]
 }
 
 /// A duration in milliseconds, for printing.
@@ -668,6 +849,7 @@ pub fn probe(platform: PlatformChoice) -> Result<Report, String> {
         strace: None,
         changes: None,
         terminal: None,
+        events: None,
         debug_filter: false,
         null: &null,
     };
@@ -681,6 +863,6 @@ pub fn probe(platform: PlatformChoice) -> Result<Report, String> {
         }) => Err(what),
         Outcome::Reported(report) => Ok(report),
         Outcome::Broken(what) => Err(what),
-        Outcome::TimedOut => Err("the sentry does not answer".into()),
+        Outcome::Ended => Err("the sentry does not answer".into()),
     }
 }

@@ -7,18 +7,21 @@ mod mounts;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sentry_abi::Errno;
 use sentry_gofer::client::Client;
 use sentry_host::memory_file;
 use sentry_platform::Platform;
+use sentry_vfs::budget::Budget;
 use sentry_vfs::cred::Credentials;
 
 use crate::config::{BootConfig, ExitStatus};
+use crate::events::{Events, Totals};
 use crate::kernel::KernelOptions;
 use crate::strace::Tracer;
 use crate::task::wait::WaitStatus;
-use crate::{Kernel, changes, stdio, tty};
+use crate::{Kernel, changes, quota, stdio, system, tty};
 
 /// Everything the boot needs that is not plain data.
 pub struct BootHandles {
@@ -34,17 +37,29 @@ pub struct BootHandles {
     pub strace: Option<OwnedFd>,
     /// Where to tell what has changed, if [`BootConfig::changes`] asks for it.
     pub changes: Option<OwnedFd>,
+    /// Where events go, if [`BootConfig::events`] wants them: a `SOCK_SEQPACKET` socket.
+    pub events: Option<OwnedFd>,
 }
 
-/// Builds the sandbox, runs the program in it, and says how it ended, with lines of statistics if
-/// [`BootConfig::stats`] asks for them.
-pub fn boot(config: &BootConfig, platform: Arc<dyn Platform>, handles: BootHandles) -> (ExitStatus, Vec<String>) {
-    let mut stats = Vec::new();
-    match run(config, platform, handles, &mut stats) {
-        Ok(status) | Err(status) => (status, stats),
+/// What the kernel has to say at the end.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Lines of statistics, if [`BootConfig::stats`] asks for them.
+    pub stats: Vec<String>,
+    /// What was used.
+    pub totals: Totals,
+}
+
+/// Builds the sandbox, runs the program in it, and says how it ended.
+pub fn boot(config: &BootConfig, platform: Arc<dyn Platform>, handles: BootHandles) -> (ExitStatus, Summary) {
+    let mut summary = Summary::default();
+    match run(config, platform, handles, &mut summary) {
+        Ok(status) | Err(status) => (status, summary),
     }
 }
 
+/// How long a supervisor that does not take the last events is waited for.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
 /// How many of the most frequent calls are told.
 const MOST_FREQUENT: usize = 20;
 
@@ -94,13 +109,18 @@ fn run(
     config: &BootConfig,
     platform: Arc<dyn Platform>,
     handles: BootHandles,
-    stats: &mut Vec<String>,
+    summary: &mut Summary,
 ) -> Result<ExitStatus, ExitStatus> {
+    if let Some(cpus) = config.limits.cpus {
+        system::limit_processors(usize::try_from(cpus.div_ceil(1000)).unwrap_or(usize::MAX));
+    }
     // While files are looked at, the host makes the process.
     platform.prepare_process();
     let gofer = handles.gofer.map(Client::new);
     open_memory_files_by(gofer.clone());
-    let mut builder = mounts::Builder::new(gofer, config.changes.is_some());
+    let limits = &config.limits;
+    let budget = Budget::new(limits.disk, limits.inodes, limits.memory);
+    let mut builder = mounts::Builder::new(gofer, Arc::new(budget), config.changes.is_some());
     let (vfs, root) = builder.root(&config.mounts).map_err(failed)?;
     platform.prepare_process();
     let options = KernelOptions {
@@ -109,6 +129,7 @@ fn run(
         log_gaps: false,
         stats: config.stats,
         strace: config.strace.is_some(),
+        limits: config.limits.clone(),
     };
     let kernel = Kernel::new(platform, vfs, options).map_err(|errno| failed(format!("cannot start: {errno}")))?;
     if let Some(config) = &config.strace {
@@ -121,6 +142,10 @@ fn run(
         // Set once, before anything runs.
         let _ = kernel.tracer.set(Tracer::new(config, output));
     }
+    if let (true, Some(socket)) = (config.events, handles.events) {
+        let _ = kernel.events.set(Events::new(socket));
+    }
+    quota::watch(&kernel);
     builder.rest(&kernel, &root, &config.mounts).map_err(failed)?;
     builder.track().map_err(failed)?;
     let console = match (&config.terminal, handles.terminal) {
@@ -150,8 +175,12 @@ fn run(
     if let Some((console, _)) = &console {
         console.drain();
     }
+    summary.totals = kernel.totals();
     if config.stats {
-        *stats = count(&kernel);
+        summary.stats = count(&kernel);
+    }
+    if let Some(events) = kernel.events.get() {
+        events.finish(LAST_EVENTS);
     }
     if let (Some(config), Some(output)) = (config.changes, handles.changes) {
         changes::write(config, &builder.overlays(), output);

@@ -4,6 +4,8 @@
 //! `SOCK_SEQPACKET` socket whose other end the supervisor holds. Byte strings are `Vec<u8>`: names on Linux need not be
 //! UTF-8.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::changes::ChangesConfig;
@@ -37,6 +39,31 @@ pub struct BootConfig {
     pub changes: Option<ChangesConfig>,
     /// The caller's terminal, if one of the standard descriptors is one.
     pub terminal: Option<TerminalConfig>,
+    /// What the sandbox as a whole may use.
+    pub limits: SandboxLimits,
+    /// Somebody wants to know what happens ([`crate::events::Event`]).
+    pub events: bool,
+}
+
+/// What a sandbox as a whole may use; `None`: as much as there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxLimits {
+    /// Processes and threads at a time.
+    pub pids: Option<u64>,
+    /// Processor time of all guests.
+    pub cpu_time: Option<Duration>,
+    /// Bytes of anonymous memory, page tables, files in memory and our own processes together.
+    pub memory: Option<u64>,
+    /// Processor time for each second, in milliseconds.
+    pub cpus: Option<u64>,
+    /// Bytes of files that are kept in memory, layers over the host's files included.
+    pub disk: Option<u64>,
+    /// How many such files.
+    pub inodes: Option<u64>,
+    /// Open files of a process.
+    pub nofile: Option<u64>,
+    /// Bytes written to the standard descriptors.
+    pub output: Option<u64>,
 }
 
 /// The caller's terminal, which the supervisor keeps: the guest gets one of its own in its place, whose other side is
@@ -141,6 +168,13 @@ pub enum ControlMessage {
     Resize([u16; 4]),
     /// From now on the supervisor wants to hear when the guest wants to use the terminal, once.
     AwaitDemand,
+    /// The sandbox's processes use so many bytes of memory.
+    Memory(u64),
+    /// One of those that use most: its process id, as the sentry knows it, and KiB.
+    LargeProcess(u32, u32),
+    /// The sandbox's processes use so many bytes, counted exactly: the answer to [`Notice::MemoryShort`], after
+    /// [`ControlMessage::LargeProcess`] for some of them.
+    ExactMemory(u64),
 }
 
 impl ControlMessage {
@@ -162,6 +196,19 @@ impl ControlMessage {
                 }
             }
             ControlMessage::AwaitDemand => bytes[0] = 3,
+            ControlMessage::Memory(total) => {
+                bytes[0] = 4;
+                bytes[4..].copy_from_slice(&total.to_le_bytes());
+            }
+            ControlMessage::LargeProcess(pid, kib) => {
+                bytes[0] = 5;
+                bytes[4..8].copy_from_slice(&pid.to_le_bytes());
+                bytes[8..].copy_from_slice(&kib.to_le_bytes());
+            }
+            ControlMessage::ExactMemory(total) => {
+                bytes[0] = 6;
+                bytes[4..].copy_from_slice(&total.to_le_bytes());
+            }
         }
         bytes
     }
@@ -182,6 +229,17 @@ impl ControlMessage {
                 Some(ControlMessage::Resize(size))
             }
             3 if bytes[4..] == [0; 8] => Some(ControlMessage::AwaitDemand),
+            4 => Some(ControlMessage::Memory(u64::from_le_bytes([a, b, c, d, e, f, g, h]))),
+            5 => {
+                let (pid, kib) = ([a, b, c, d], [e, f, g, h]);
+                Some(ControlMessage::LargeProcess(
+                    u32::from_le_bytes(pid),
+                    u32::from_le_bytes(kib),
+                ))
+            }
+            6 => Some(ControlMessage::ExactMemory(u64::from_le_bytes([
+                a, b, c, d, e, f, g, h,
+            ]))),
             _ => None,
         }
     }
@@ -194,6 +252,10 @@ pub enum Notice {
     Stopped,
     /// The guest reads the caller's terminal or changes its modes. Sent once after each [`ControlMessage::AwaitDemand`].
     TerminalWanted,
+    /// The processor time that the sandbox may use is used up.
+    CpuTimeUsedUp,
+    /// More memory is used than may be: which processes use how much?
+    MemoryShort,
 }
 
 impl Notice {
@@ -202,16 +264,23 @@ impl Notice {
         match self {
             Notice::Stopped => [1, 0, 0, 0],
             Notice::TerminalWanted => [2, 0, 0, 0],
+            Notice::CpuTimeUsedUp => [3, 0, 0, 0],
+            Notice::MemoryShort => [4, 0, 0, 0],
         }
     }
 
     /// From the socket; `None` if it is not one.
     pub fn decode(bytes: &[u8]) -> Option<Notice> {
-        [Notice::Stopped, Notice::TerminalWanted]
-            .into_iter()
-            .find(|notice| bytes == notice.encode())
+        NOTICES.into_iter().find(|notice| bytes == notice.encode())
     }
 }
+
+const NOTICES: [Notice; 4] = [
+    Notice::Stopped,
+    Notice::TerminalWanted,
+    Notice::CpuTimeUsedUp,
+    Notice::MemoryShort,
+];
 
 #[cfg(test)]
 mod tests {
@@ -223,6 +292,9 @@ mod tests {
             ControlMessage::Signal(2),
             ControlMessage::Resize([24, 80, 0xffff, 1]),
             ControlMessage::AwaitDemand,
+            ControlMessage::Memory(u64::MAX - 1),
+            ControlMessage::LargeProcess(7, u32::MAX),
+            ControlMessage::ExactMemory(1 << 40),
         ] {
             assert_eq!(ControlMessage::decode(&message.encode()), Some(message));
         }
@@ -234,11 +306,11 @@ mod tests {
             &[1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1],
             &[1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0],
             &[3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
-            &[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         ] {
             assert_eq!(ControlMessage::decode(bad), None);
         }
-        for notice in [Notice::Stopped, Notice::TerminalWanted] {
+        for notice in NOTICES {
             assert_eq!(Notice::decode(&notice.encode()), Some(notice));
         }
         assert_eq!(Notice::decode(&[0; 4]), None);

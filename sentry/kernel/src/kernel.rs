@@ -56,6 +56,10 @@ pub struct Kernel {
     pub(crate) terminals: crate::tty::Terminals,
     /// The socket to the supervisor, if there is one.
     pub(crate) supervisor: OnceLock<Arc<OwnedFd>>,
+    /// Where events go, if somebody wants to know.
+    pub(crate) events: OnceLock<Arc<crate::events::Events>>,
+    /// What the sandbox may use, and has used.
+    pub(crate) quota: crate::quota::Quota,
     /// Names of Unix sockets.
     pub(crate) unix: crate::unix::Names,
     /// Stops of whole processes by job control so far.
@@ -84,6 +88,7 @@ pub struct KernelOptions {
     pub log_gaps: bool,
     pub stats: bool,
     pub strace: bool,
+    pub limits: crate::config::SandboxLimits,
 }
 
 impl Kernel {
@@ -117,6 +122,8 @@ impl Kernel {
             inotify: Arc::default(),
             terminals: crate::tty::Terminals::default(),
             supervisor: OnceLock::new(),
+            events: OnceLock::new(),
+            quota: crate::quota::Quota::new(options.limits),
             unix: crate::unix::Names::default(),
             stops: AtomicU64::new(0),
             forks: AtomicU64::new(0),

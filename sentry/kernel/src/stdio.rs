@@ -21,6 +21,7 @@ use sentry_vfs::wait::{PollEvents, WaitQueue};
 
 use crate::Kernel;
 use crate::executor::{Executor, HostWatch};
+use crate::quota::Output;
 use crate::tty::Pty;
 use crate::tty::console::Console;
 
@@ -45,6 +46,8 @@ struct Host {
     queue: Arc<WaitQueue>,
     /// Ends with it.
     watch: Option<HostWatch>,
+    /// What may be written, and was.
+    output: Arc<Output>,
     /// Between "it is ready" and the read or write.
     turn: Mutex<(), rank::StdioTurn>,
 }
@@ -81,7 +84,7 @@ fn attributes(fd: BorrowedFd<'_>) -> Result<Attributes, Errno> {
 }
 
 impl HostStdio {
-    fn new(executor: &Arc<Executor>, fd: OwnedFd) -> Result<HostStdio, Errno> {
+    fn new(executor: &Arc<Executor>, fd: OwnedFd, output: &Arc<Output>) -> Result<HostStdio, Errno> {
         let attributes = attributes(fd.as_fd())?;
         let kind = match attributes.mode & libc::S_IFMT {
             libc::S_IFREG => Kind::Regular,
@@ -106,6 +109,7 @@ impl HostStdio {
             attributes,
             queue,
             watch,
+            output: output.clone(),
             turn: Mutex::new(()),
         })))
     }
@@ -165,8 +169,10 @@ impl FileOps for HostStdio {
 
     fn write(&self, _file: &File, buf: &[u8], offset: u64) -> Result<(usize, u64), Errno> {
         let host = &*self.0;
+        let buf = &buf[..host.output.allow(buf.len())?];
         if host.kind == Kind::Regular && offset != CURRENT {
             let count = stdio::pwrite(self.fd(), buf, offset)?;
+            host.output.count(count);
             return Ok((count, offset.saturating_add(count as u64)));
         }
         let count = if host.nonblocking || matches!(host.kind, Kind::Regular | Kind::Other) || buf.is_empty() {
@@ -175,6 +181,7 @@ impl FileOps for HostStdio {
             let _turn = host.turn.lock();
             self.write_now(buf)?
         };
+        host.output.count(count);
         Ok((count, CURRENT))
     }
 
@@ -274,7 +281,7 @@ pub fn take_over(
             continue;
         }
         let flags = stdio::status_flags(fd.as_fd())?;
-        let stdio = HostStdio::new(kernel.executor(), fd)?;
+        let stdio = HostStdio::new(kernel.executor(), fd, kernel.quota.output())?;
         let ino = stdio.0.attributes.ino;
         let path = match stdio.0.kind {
             Kind::Other if stdio.0.attributes.rdev == make_device(1, 3) => {

@@ -1,6 +1,7 @@
 //! The machine that guests see: its version, processors and memory.
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sentry_host::system::Totals;
 
@@ -15,8 +16,19 @@ pub const MACHINE: &str = "x86_64";
 
 /// The numbers of the processors that guests may use.
 pub fn processors() -> &'static [usize] {
-    static LIST: LazyLock<Vec<usize>> = LazyLock::new(sentry_host::system::processors);
+    static LIST: LazyLock<Vec<usize>> = LazyLock::new(|| {
+        let mut all = sentry_host::system::processors();
+        all.truncate(MOST.load(Ordering::Relaxed));
+        all
+    });
     &LIST
+}
+
+static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Guests are to see at most so many processors. To be called before anything else looks.
+pub fn limit_processors(most: usize) {
+    MOST.store(most.max(1), Ordering::Relaxed);
 }
 
 /// Processors as a bit mask of 64-bit words.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+pub mod budget;
 mod cache;
 pub mod cred;
 pub mod dentry;

@@ -19,6 +19,7 @@ use bitflags::bitflags;
 use sentry_host::waiting::LongRwLock;
 use sentry_lock::{RwLock, rank};
 
+use crate::budget::Budget;
 use crate::cache::CacheState;
 use crate::cred::Credentials;
 use crate::device::{DeviceRegistry, FifoOpener};
@@ -150,6 +151,7 @@ pub struct Vfs {
     pub(crate) rename_lock: LongRwLock<(), rank::RenameLock>,
     /// Where files without a place live (memfd_create(2)).
     pub(crate) unplaced: Arc<Tmpfs>,
+    budget: Arc<Budget>,
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) texts: Arc<Texts>,
 }
@@ -157,13 +159,23 @@ pub struct Vfs {
 impl Vfs {
     /// A tree with this root; gives its root place.
     pub fn new(root: &Arc<FileSystem>, flags: MountFlags) -> (Arc<Vfs>, VfsPath) {
+        Vfs::with_budget(root, flags, Arc::default())
+    }
+
+    /// The same, with a limit for what is kept in memory.
+    pub fn with_budget(root: &Arc<FileSystem>, flags: MountFlags, budget: Arc<Budget>) -> (Arc<Vfs>, VfsPath) {
+        let unplaced = TmpfsOptions {
+            budget: budget.clone(),
+            ..TmpfsOptions::default()
+        };
         let vfs = Vfs {
             devices: DeviceRegistry::default(),
             fifos: RwLock::new(None),
             table: RwLock::default(),
             cache: CacheState::default(),
             rename_lock: LongRwLock::new(()),
-            unplaced: Tmpfs::new(TmpfsOptions::default()),
+            unplaced: Tmpfs::new(unplaced),
+            budget,
             notifier: Arc::default(),
             texts: Arc::default(),
         };
@@ -171,6 +183,11 @@ impl Vfs {
         let mount = vfs.add_namespace(root, flags);
         let path = VfsPath::new(mount, root.root().clone());
         (Arc::new(vfs), path)
+    }
+
+    /// What its files in memory may use together.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// The drivers of device nodes.

@@ -72,6 +72,9 @@ fn handle(kernel: &Arc<Kernel>, message: ControlMessage) {
                 console.pty().set_size(console::size(size));
             }
         }
+        ControlMessage::Memory(total) => kernel.note_memory(total),
+        ControlMessage::LargeProcess(pid, kib) => kernel.note_large_process(pid, kib),
+        ControlMessage::ExactMemory(total) => kernel.judge_memory(total),
         ControlMessage::AwaitDemand => {
             if let Some(console) = console {
                 console.await_demand();

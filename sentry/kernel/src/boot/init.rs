@@ -60,7 +60,10 @@ async fn launch(kernel: &Arc<Kernel>, config: &BootConfig, root: VfsPath, stdio:
         fs.set_cwd(cwd.map_err(|errno| failed(format!("working directory {}: {errno}", text(&config.cwd))))?);
     }
     let context = fs.context(cred.clone(), ids);
-    let limits = Limits::default();
+    let mut limits = Limits::default();
+    if let Some(most) = config.limits.nofile {
+        limits.set_most(task::Resource::NOFILE, most);
+    }
     let loaded = find_and_load(kernel, &context, &limits, config).await?;
 
     let files = FdTable::new();
@@ -71,7 +74,11 @@ async fn launch(kernel: &Arc<Kernel>, config: &BootConfig, root: VfsPath, stdio:
             .map_err(|errno| failed(format!("descriptor {fd}: {errno}")))?;
     }
     task::start_init(kernel, loaded, Actions::new(), limits, files, fs, stdio.terminal)
-        .map_err(|errno| failed(format!("first process: {errno}")))
+        .map_err(|errno| failed(format!("first process: {errno}")))?;
+    if let (Some(init), Some(path)) = (kernel.thread(1), config.argv.first()) {
+        task::tell_exec(&init, path, &config.argv);
+    }
+    Ok(())
 }
 
 /// Loads the command: by its path, or from the first directory of `PATH` that has it, as execvp(3) does.

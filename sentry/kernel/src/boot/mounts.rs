@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sentry_abi::Errno;
 use sentry_gofer::client::Client;
+use sentry_vfs::budget::Budget;
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::devtmpfs;
 use sentry_vfs::gofer_fs::{self, Caching};
@@ -28,6 +29,8 @@ const TMPFS_SIZE: u64 = 1 << 30;
 /// Makes the mounts of a sandbox.
 pub(super) struct Builder {
     gofer: Option<Arc<Client>>,
+    /// What all files in memory may use.
+    budget: Arc<Budget>,
     /// The first mount was the root.
     root_given: bool,
     /// Overlays are to know what changes.
@@ -37,9 +40,10 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(gofer: Option<Arc<Client>>, tracks: bool) -> Builder {
+    pub(super) fn new(gofer: Option<Arc<Client>>, budget: Arc<Budget>, tracks: bool) -> Builder {
         Builder {
             gofer,
+            budget,
             root_given: false,
             tracks,
             overlays: RefCell::default(),
@@ -70,9 +74,9 @@ impl Builder {
                 self.file_system(mount, None)
                     .map_err(|errno| format!("root: {errno}"))?
             }
-            None => (tmpfs(None, 0o755, (0, 0), "root"), MountFlags::empty()),
+            None => (self.tmpfs(None, 0o755, (0, 0), "root"), MountFlags::empty()),
         };
-        Ok(Vfs::new(&fs, flags))
+        Ok(Vfs::with_budget(&fs, flags, self.budget.clone()))
     }
 
     /// Everything but the root.
@@ -101,7 +105,7 @@ impl Builder {
         let (fs, flags) = self.file_system(mount, Some(kernel))?;
         vfs.mount_at(&fs, &target, flags)?;
         if matches!(mount.kind, MountKind::Dev) {
-            below_dev(kernel, &caller)?;
+            self.below_dev(kernel, &caller)?;
         }
         Ok(())
     }
@@ -110,7 +114,7 @@ impl Builder {
         let careful = MountFlags::NO_SUID | MountFlags::NO_DEV;
         Ok(match &mount.kind {
             MountKind::Gofer { tree, access, .. } => self.gofer(&mount.target, *tree, *access)?,
-            MountKind::Tmpfs { size, mode, owner } => (tmpfs(*size, *mode, *owner, "tmpfs"), careful),
+            MountKind::Tmpfs { size, mode, owner } => (self.tmpfs(*size, *mode, *owner, "tmpfs"), careful),
             MountKind::Proc => (
                 procfs::proc_fs(kernel.ok_or(Errno::EINVAL)?),
                 careful | MountFlags::NO_EXEC,
@@ -149,6 +153,7 @@ impl Builder {
             Access::Overlay => {
                 let options = TmpfsOptions {
                     size: Some(TMPFS_SIZE),
+                    budget: self.budget.clone(),
                     ..TmpfsOptions::default()
                 };
                 let overlay = Overlay::new(lower, options)?;
@@ -160,36 +165,37 @@ impl Builder {
             }
         })
     }
-}
 
-/// `/dev/shm` and `/dev/pts`.
-fn below_dev(kernel: &Arc<Kernel>, caller: &Caller<'_>) -> Result<(), Errno> {
-    let vfs = kernel.vfs();
-    let shm = make_target(vfs, caller, b"/dev/shm", true)?;
-    vfs.mount_at(
-        &tmpfs(None, 0o1777, (0, 0), "shm"),
-        &shm,
-        MountFlags::NO_SUID | MountFlags::NO_DEV,
-    )?;
-    let pts = make_target(vfs, caller, b"/dev/pts", true)?;
-    vfs.mount_at(
-        &kernel.terminals.devpts().file_system(b"devpts"),
-        &pts,
-        MountFlags::NO_SUID | MountFlags::NO_EXEC | MountFlags::REL_ATIME,
-    )?;
-    Ok(())
-}
+    /// `/dev/shm` and `/dev/pts`.
+    fn below_dev(&self, kernel: &Arc<Kernel>, caller: &Caller<'_>) -> Result<(), Errno> {
+        let vfs = kernel.vfs();
+        let shm = make_target(vfs, caller, b"/dev/shm", true)?;
+        vfs.mount_at(
+            &self.tmpfs(None, 0o1777, (0, 0), "shm"),
+            &shm,
+            MountFlags::NO_SUID | MountFlags::NO_DEV,
+        )?;
+        let pts = make_target(vfs, caller, b"/dev/pts", true)?;
+        vfs.mount_at(
+            &kernel.terminals.devpts().file_system(b"devpts"),
+            &pts,
+            MountFlags::NO_SUID | MountFlags::NO_EXEC | MountFlags::REL_ATIME,
+        )?;
+        Ok(())
+    }
 
-fn tmpfs(size: Option<u64>, mode: u32, (uid, gid): (u32, u32), source: &str) -> Arc<FileSystem> {
-    let size = Some(size.unwrap_or(TMPFS_SIZE));
-    Tmpfs::new(TmpfsOptions {
-        size,
-        mode,
-        uid,
-        gid,
-        ..TmpfsOptions::default()
-    })
-    .file_system(source)
+    fn tmpfs(&self, size: Option<u64>, mode: u32, (uid, gid): (u32, u32), source: &str) -> Arc<FileSystem> {
+        let size = Some(size.unwrap_or(TMPFS_SIZE));
+        Tmpfs::new(TmpfsOptions {
+            size,
+            mode,
+            uid,
+            gid,
+            budget: self.budget.clone(),
+            ..TmpfsOptions::default()
+        })
+        .file_system(source)
+    }
 }
 
 /// Makes the directories above a path.

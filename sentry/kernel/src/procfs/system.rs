@@ -24,7 +24,7 @@ pub(super) fn fill(proc: &Arc<Proc>, root: &StaticDir) {
     root.add("interrupts", fs.text(""));
     root.add("loadavg", proc.text(loadavg));
     root.add("locks", proc.text(locks));
-    root.add("meminfo", proc.text(|_| Ok(meminfo().into_bytes())));
+    root.add("meminfo", proc.text(|kernel| Ok(meminfo(kernel).into_bytes())));
     root.add("misc", fs.text(""));
     root.add("modules", fs.text(""));
     root.add("partitions", fs.text("major minor  #blocks  name\n\n"));
@@ -133,8 +133,8 @@ fn stat(kernel: &Arc<Kernel>) -> Result<Vec<u8>, Errno> {
     Ok(out.into_bytes())
 }
 
-fn meminfo() -> String {
-    let totals = system::totals();
+fn meminfo(kernel: &Kernel) -> String {
+    let totals = kernel.memory_totals();
     let cached = totals.buffer_ram;
     let available = totals.free_ram.saturating_add(cached);
     let mut out = String::new();

@@ -134,6 +134,7 @@ fn file_system(thread: &Thread, kind: &[u8], source: &[u8], data: &[u8]) -> Resu
             let mut options = TmpfsOptions::parse(data, MEMORY)?;
             // A limit in any case: the memory is the sandbox's.
             options.size.get_or_insert(MEMORY / 2);
+            options.budget = kernel.vfs().budget().clone();
             Ok(Tmpfs::new(options).file_system(source))
         }
         b"proc" => Ok(shared.get("proc", || procfs::proc_fs(kernel))),

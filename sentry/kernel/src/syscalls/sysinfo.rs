@@ -75,7 +75,7 @@ fn setdomainname(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
 }
 
 fn sysinfo(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
-    let totals = system::totals();
+    let totals = thread.kernel().memory_totals();
     let procs = thread.kernel().tasks.read().threads().count();
     let answer = Sysinfo {
         uptime: totals.uptime,

@@ -167,6 +167,7 @@ fn check(thread: &Arc<Thread>, args: &CloneArgs) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     check_namespaces(thread, args.flags)?;
+    thread.kernel().check_pids(thread)?;
     if !has(F::THREAD) {
         let limit = thread.limit(Resource::NPROC).current;
         let count = thread.kernel().tasks.read().process_count() as u64;
@@ -377,6 +378,11 @@ fn build(thread: &Arc<Thread>, args: &CloneArgs, tid: Pid, guest: Arc<dyn GuestT
     // Killed meanwhile: the whole process goes, and there must be no more children.
     if state.group_exit.is_some() || thread.killed() {
         return Err(Errno::EINTR);
+    }
+    // Others may have been made meanwhile.
+    let most = kernel.quota.limits.pids.unwrap_or(u64::MAX);
+    if tasks.threads().count() as u64 >= most {
+        return Err(Errno::EAGAIN);
     }
     // Somebody may have chosen this very id meanwhile.
     if tasks.is_used(tid) {

@@ -10,6 +10,7 @@ use sentry_abi::Errno;
 use super::Thread;
 use super::exit::leave_guest_to;
 use super::image::{Loaded, Request, load};
+use crate::events::{self, Event};
 use crate::signal::{AltStack, Signal};
 use crate::syscalls::SysResult;
 use crate::time::cpu;
@@ -18,13 +19,39 @@ use crate::time::cpu;
 pub(crate) async fn exec(thread: Arc<Thread>, request: Request) -> SysResult {
     let kernel = thread.kernel().clone();
     let limits = thread.process().limits.read().clone();
+    let told = kernel
+        .events
+        .get()
+        .map(|_| (request.execfn.clone(), request.argv.clone()));
     let loaded = load(&kernel, &thread.context(), &limits, request).await?;
     if let Err(errno) = end_other_threads(&thread).await {
         loaded.guest.exit();
         return Err(errno);
     }
     replace(&thread, loaded);
+    if let Some((path, argv)) = told {
+        tell_exec(&thread, &path, &argv);
+    }
     Ok(0)
+}
+
+/// Tells of a program that was executed.
+pub(crate) fn tell_exec(thread: &Arc<Thread>, path: &[u8], argv: &[Vec<u8>]) {
+    let kernel = thread.kernel();
+    kernel.tell(|| {
+        let context = thread.context();
+        let cwd = kernel.vfs().getcwd(&context.caller());
+        let ppid = kernel.tasks.read().node(thread.pid()).map_or(0, |node| node.parent);
+        Event::Exec {
+            pid: thread.pid(),
+            ppid,
+            uid: context.cred.euid,
+            gid: context.cred.egid,
+            path: events::text(path),
+            argv: argv.iter().map(|arg| events::text(arg)).collect(),
+            cwd: events::text(cwd.as_deref().unwrap_or(b"(unreachable)")),
+        }
+    });
 }
 
 /// Ends all other threads of the process and takes over the leader's id.

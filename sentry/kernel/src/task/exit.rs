@@ -11,6 +11,7 @@ use super::robust;
 use super::wait::{WaitStatus, end_notice};
 use super::{Pid, Process, RunState, Thread};
 use crate::Kernel;
+use crate::events::Event;
 use crate::fd::FdTable;
 use crate::signal::{self, After, SigInfo, Signal};
 use crate::time::{Interval, IntervalKind, cpu};
@@ -118,6 +119,20 @@ fn end_process(last: &Arc<Thread>) {
         process.signals.lock().group_exit.unwrap_or(by_exit)
     };
 
+    let cpu = cpu::process_nanos(process);
+    kernel.count_cpu(cpu);
+    kernel.tell(|| Event::Exit {
+        pid: process.pid(),
+        code: match status {
+            WaitStatus::Exited(code) => Some(code),
+            WaitStatus::Signaled(..) => None,
+        },
+        signal: match status {
+            WaitStatus::Exited(_) => None,
+            WaitStatus::Signaled(signal, _) => Some(signal.number()),
+        },
+        cpu_ms: cpu / 1_000_000,
+    });
     let mut after = After::default();
     let mut wake: Vec<Arc<Process>> = Vec::new();
     let mut tasks = kernel.tasks.write();

@@ -62,6 +62,12 @@ impl Limits {
     pub fn set(&mut self, resource: Resource, limit: Limit) {
         self.0[resource.0] = limit;
     }
+
+    /// Lowers a limit, soft and hard, to this at most.
+    pub fn set_most(&mut self, resource: Resource, most: u64) {
+        let Limit { current, max } = self.get(resource);
+        self.set(resource, Limit::new(current.min(most), max.min(most)));
+    }
 }
 
 impl Default for Limits {

@@ -18,6 +18,7 @@ pub mod usage;
 pub mod wait;
 
 pub use block::{Wake, block_on};
+pub(crate) use exec::tell_exec;
 pub use fs::{CallerContext, FsContext};
 pub(crate) use image::{Loaded, Request, load};
 pub(crate) use init::start_init;

@@ -11,6 +11,7 @@ use sentry_platform::{BoxFuture, Event, SyscallArgs};
 
 use super::exit::end_thread;
 use super::{Pid, RunState, Thread};
+use crate::events;
 use crate::executor::Purpose;
 use crate::signal::{self, Restarting, SigInfo, Signal};
 use crate::syscalls::{Sys, SysResult};
@@ -97,6 +98,7 @@ async fn run(thread: Arc<Thread>) {
 
 /// Lets the guest run until it comes back.
 async fn run_guest(thread: &Arc<Thread>) -> Event {
+    thread.kernel().quota.processor().pass(thread).await;
     let guest = thread.guest();
     thread.in_guest.store(true, Ordering::SeqCst);
     guest.resume();
@@ -144,7 +146,31 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
     if traced {
         strace::exit(thread, args, &result);
     }
+    if let Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS)) = result {
+        denied(thread, args, errno);
+    }
     Some(result)
+}
+
+/// Tells of a refused access, if it is one to a path.
+fn denied(thread: &Arc<Thread>, args: &SyscallArgs, errno: Errno) {
+    let kernel = thread.kernel();
+    let Some(row) = syscalls::lookup(args.nr) else { return };
+    let Some(at) = row.3.iter().position(|arg| matches!(arg, syscalls::Arg::Str)) else {
+        return;
+    };
+    kernel.count_denial();
+    kernel.tell(|| {
+        // By now it may be another one: the log says what the process says.
+        let path = crate::user::read_path(thread, args.args[at]).unwrap_or_default();
+        events::Event::Denied {
+            pid: thread.pid(),
+            comm: events::text(&thread.comm()),
+            call: row.1.to_owned(),
+            path: events::text(&path),
+            error: errno.name().to_owned(),
+        }
+    });
 }
 
 /// Polls a call's future; gives it up when the thread is killed.

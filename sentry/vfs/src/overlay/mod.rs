@@ -135,7 +135,7 @@ impl Overlay {
     /// An overlay over a lower root directory. Of `options`, the limits of size and inodes count.
     pub fn new(lower: Arc<dyn Inode>, options: TmpfsOptions) -> Result<Arc<Overlay>, Errno> {
         let shared = Arc::new(Shared {
-            store: Arc::new(Store::new(options.size, options.inodes)),
+            store: Arc::new(Store::new(options.size, options.inodes, options.budget)),
             lower_dev: lower.attributes()?.dev,
             next_ino: AtomicU64::new(1),
             nodes: Mutex::default(),

@@ -17,6 +17,7 @@ pub(crate) use store::Store;
 
 use sentry_abi::Errno;
 
+use crate::budget::Budget;
 use crate::inode::{Inode, NewInode};
 use crate::mount::FileSystem;
 
@@ -24,7 +25,7 @@ use crate::mount::FileSystem;
 pub const MEMORY: u64 = 512 << 20;
 
 /// Mount options of tmpfs(5).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TmpfsOptions {
     /// Bytes that files may use; `None`: no limit.
     pub size: Option<u64>,
@@ -36,6 +37,8 @@ pub struct TmpfsOptions {
     pub uid: u32,
     /// Group of the root directory.
     pub gid: u32,
+    /// What it shares with others.
+    pub budget: Arc<Budget>,
 }
 
 impl Default for TmpfsOptions {
@@ -46,6 +49,7 @@ impl Default for TmpfsOptions {
             mode: 0o1777,
             uid: 0,
             gid: 0,
+            budget: Arc::default(),
         }
     }
 }
@@ -97,7 +101,7 @@ pub struct Tmpfs {
 impl Tmpfs {
     /// An empty tmpfs.
     pub fn new(options: TmpfsOptions) -> Arc<Tmpfs> {
-        let store = Arc::new(Store::new(options.size, options.inodes));
+        let store = Arc::new(Store::new(options.size, options.inodes, options.budget.clone()));
         let new = NewInode {
             mode: libc::S_IFDIR | (options.mode & 0o7777),
             uid: options.uid,

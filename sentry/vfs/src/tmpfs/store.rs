@@ -1,12 +1,14 @@
 //! What all files of one tmpfs share: limits, and the memory that small and middling files live in.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sentry_abi::Errno;
 use sentry_host::memory_file::MemoryFile;
 use sentry_host::waiting::LongMutex;
 use sentry_lock::{Mutex, rank};
+
+use crate::budget::Budget;
 
 /// Bytes in a page, the unit of the size limit.
 pub(super) const PAGE: u64 = sentry_abi::PAGE_SIZE;
@@ -22,6 +24,8 @@ pub(crate) struct Store {
     max_inodes: AtomicU64,
     used_pages: AtomicU64,
     used_inodes: AtomicU64,
+    /// Beyond the own limits.
+    budget: Arc<Budget>,
     next_ino: AtomicU64,
     /// Never handed out: files that are mapped get one of their own.
     shared: OnceLock<MemoryFile>,
@@ -38,7 +42,7 @@ struct Chunks {
 }
 
 impl Store {
-    pub fn new(max_bytes: Option<u64>, max_inodes: Option<u64>) -> Store {
+    pub fn new(max_bytes: Option<u64>, max_inodes: Option<u64>, budget: Arc<Budget>) -> Store {
         // Inodes cost sentry memory even when files are empty: as many as pages, within these bounds.
         const INODES_LEAST: u64 = 1 << 10;
         const INODES_MOST: u64 = 1 << 20;
@@ -49,6 +53,7 @@ impl Store {
             max_inodes: AtomicU64::new(max_inodes.unwrap_or(max_pages.clamp(INODES_LEAST, INODES_MOST))),
             used_pages: AtomicU64::new(0),
             used_inodes: AtomicU64::new(0),
+            budget,
             next_ino: AtomicU64::new(1),
             shared: OnceLock::new(),
             chunks: Mutex::default(),
@@ -70,12 +75,12 @@ impl Store {
 
     /// How many pages files may use.
     pub fn max_pages(&self) -> u64 {
-        self.max_pages.load(Ordering::Relaxed)
+        self.max_pages.load(Ordering::Relaxed).min(self.budget.max_pages())
     }
 
     /// How many files there may be.
     pub fn max_inodes(&self) -> u64 {
-        self.max_inodes.load(Ordering::Relaxed)
+        self.max_inodes.load(Ordering::Relaxed).min(self.budget.max_inodes())
     }
 
     /// Changes the limits (mount(2) with `MS_REMOUNT`); `EINVAL`, and changes nothing, if more is in use.
@@ -97,24 +102,31 @@ impl Store {
 
     /// Pages that can still be charged.
     pub fn free_pages(&self) -> u64 {
-        self.max_pages().saturating_sub(self.used_pages())
+        let own = self.max_pages().saturating_sub(self.used_pages());
+        own.min(self.budget.free_pages())
     }
 
     /// Counts pages; `ENOSPC`, and counts nothing, beyond the limit.
     pub fn charge(&self, pages: u64) -> Result<(), Errno> {
+        self.budget.charge(pages)?;
         let add = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.max_pages());
         match self.used_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Errno::ENOSPC),
+            Err(_) => {
+                self.budget.uncharge(pages);
+                Err(Errno::ENOSPC)
+            }
         }
     }
 
     /// Counts pages that are in use whatever the limit says.
     pub fn charge_forced(&self, pages: u64) {
         self.used_pages.fetch_add(pages, Ordering::Relaxed);
+        self.budget.charge_forced(pages);
     }
 
     pub fn uncharge(&self, pages: u64) {
+        self.budget.uncharge(pages);
         let _ = self
             .used_pages
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -123,15 +135,20 @@ impl Store {
     }
 
     pub fn charge_inode(&self) -> Result<(), Errno> {
+        self.budget.charge_inode()?;
         let add = |used: u64| Some(used + 1).filter(|&sum| sum <= self.max_inodes());
         match self.used_inodes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Errno::ENOSPC),
+            Err(_) => {
+                self.budget.uncharge_inode();
+                Err(Errno::ENOSPC)
+            }
         }
     }
 
     pub fn uncharge_inode(&self) {
         self.used_inodes.fetch_sub(1, Ordering::Relaxed);
+        self.budget.uncharge_inode();
     }
 
     fn shared(&self) -> Result<&MemoryFile, Errno> {
