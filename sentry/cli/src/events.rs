@@ -163,7 +163,7 @@ impl EventLog {
         let line = Line {
             seq: self.next,
             time: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
-            entry: entry,
+            entry,
         };
         if let Ok(mut text) = serde_json::to_vec(&line) {
             text.push(b'\n');

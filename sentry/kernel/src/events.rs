@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use sentry_host::scm;
+use sentry_lock::{Mutex, rank};
 use sentry_vfs::wait::PollEvents;
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,7 @@ pub fn text(bytes: &[u8]) -> String {
 /// Where events go.
 pub struct Events {
     socket: OwnedFd,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue, rank::EventQueue>,
 }
 
 #[derive(Default)]

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use sentry_abi::Errno;
+use sentry_lock::{Mutex, rank};
 
 use crate::Kernel;
 use crate::config::{Notice, SandboxLimits};
@@ -32,7 +32,7 @@ pub struct Quota {
     denials: AtomicU64,
     output: Arc<Output>,
     processor: Processor,
-    memory: Mutex<Memory>,
+    memory: Mutex<Memory, rank::MemoryUse>,
 }
 
 /// What was written to the standard descriptors outside.
@@ -158,7 +158,7 @@ impl Kernel {
 #[derive(Default)]
 pub(crate) struct Processor {
     closed: AtomicBool,
-    waiting: Mutex<Vec<Waker>>,
+    waiting: Mutex<Vec<Waker>, rank::ProcessorGate>,
 }
 
 /// Over which processor time is counted: that of the host's own CFS bandwidth control.

@@ -198,6 +198,8 @@ ranks! {
     CpuLimit,
     /// A process's timers by timer_create(2).
     PosixTimers,
+    /// What is known of the memory of the sandbox.
+    MemoryUse,
 
     // -- Signals, what is held to copy a pointer, memory.
 
@@ -249,6 +251,10 @@ ranks! {
     TraceBegun,
     /// Where --strace prints.
     TraceOutput,
+    /// Guests that wait for their share of processor time.
+    ProcessorGate,
+    /// Events that the supervisor has not taken. Held while the socket is registered to be waited for.
+    EventQueue,
 
     // -- The platform: called by the kernel, calls nobody but wakers.
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use sentry_abi::Errno;
 use sentry_abi::time::NANOS;
+use sentry_host::system::Totals;
 use sentry_vfs::pseudo::StaticDir;
 
 use super::Proc;
@@ -24,7 +25,10 @@ pub(super) fn fill(proc: &Arc<Proc>, root: &StaticDir) {
     root.add("interrupts", fs.text(""));
     root.add("loadavg", proc.text(loadavg));
     root.add("locks", proc.text(locks));
-    root.add("meminfo", proc.text(|kernel| Ok(meminfo(kernel).into_bytes())));
+    root.add(
+        "meminfo",
+        proc.text(|kernel| Ok(meminfo(&kernel.memory_totals()).into_bytes())),
+    );
     root.add("misc", fs.text(""));
     root.add("modules", fs.text(""));
     root.add("partitions", fs.text("major minor  #blocks  name\n\n"));
@@ -133,8 +137,7 @@ fn stat(kernel: &Arc<Kernel>) -> Result<Vec<u8>, Errno> {
     Ok(out.into_bytes())
 }
 
-fn meminfo(kernel: &Kernel) -> String {
-    let totals = kernel.memory_totals();
+fn meminfo(totals: &Totals) -> String {
     let cached = totals.buffer_ram;
     let available = totals.free_ram.saturating_add(cached);
     let mut out = String::new();
@@ -308,7 +311,7 @@ mod tests {
         let text = cpuinfo();
         assert!(text.starts_with("processor\t: 0\nvendor_id\t: "));
         assert!(text.contains("sse2") && text.contains(" lm "));
-        assert!(meminfo().starts_with("MemTotal:"));
+        assert!(meminfo(&system::totals()).starts_with("MemTotal:"));
         assert_eq!(centis(1_230_000_000), "1.23");
     }
 }
