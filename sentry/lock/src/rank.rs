@@ -215,10 +215,6 @@ ranks! {
     ProcessLimits,
     /// What a process has used.
     ProcessUsage,
-    /// Which host thread a thread has.
-    ThreadGuest,
-    /// Which credentials a thread has.
-    ThreadCredentials,
     /// One of a process's interval timers.
     IntervalTimer,
     /// Who waits for which futex.
@@ -247,6 +243,10 @@ ranks! {
     Gaps,
     /// How the sandbox's program has ended, or that it could not be started.
     Outcome,
+    /// Which host thread a thread has. Held to copy the pointer.
+    ThreadGuest,
+    /// Which credentials a thread has. Held to copy the pointer.
+    ThreadCredentials,
     /// Calls that have begun, by thread.
     TraceBegun,
     /// Where --strace prints.
