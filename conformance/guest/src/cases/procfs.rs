@@ -9,7 +9,8 @@ cases!("procfs": self_links, status_fields, stat_line, command_line, environment
     descriptor_links, fdinfo, maps_lines, tasks, comm_is_written, missing_process, zombie, listing_has_us, system_files,
     mounts, kernel_settings, read_in_pieces, writes_are_refused, limits_and_scores, memory_file, of_another_user, statm,
     seek_and_reread, cgroup_and_ns, open_files_outlive, auxv, self_task_comm,
-    fdinfo_of_itself, fdinfo_of_each_other, fdinfo_of_epoll, walked_while_forking);
+    fdinfo_of_itself, fdinfo_of_each_other, fdinfo_of_epoll, walked_while_forking,
+    io_counters, pagemap, files_that_programs_read);
 
 fn line(path: &str, name: &str) -> String {
     let all = text(path);
@@ -547,5 +548,69 @@ fn walked_while_forking() {
         .collect();
     for thread in makers.into_iter().chain(walkers) {
         thread.join().expect("joined");
+    }
+}
+
+fn io_counters() {
+    let io = |name: &str| -> u64 { line("/proc/self/io", name).parse().expect("a number") };
+    file("data", &[1; 1000]);
+    let before = ["rchar", "wchar", "syscr", "syscw"].map(io);
+    let out = ok!(open("data", libc::O_WRONLY, 0)) as i32;
+    eq!(write(out, &[2; 600]), 600);
+    eq!(write(out, &[2; 100]), 100);
+    let data = ok!(open("data", libc::O_RDONLY, 0)) as i32;
+    eq!(read(data, 900).len(), 900);
+    let after = ["rchar", "wchar", "syscr", "syscw"].map(io);
+    // What reading /proc/self/io itself reads comes on top.
+    check!(after[0] - before[0] >= 900 && after[0] - before[0] < 4000, "{before:?} {after:?}");
+    eq!(after[1] - before[1], 700);
+    check!(after[2] > before[2]);
+    eq!(after[3] - before[3], 2);
+    eq!(io("cancelled_write_bytes"), 0);
+}
+
+fn pagemap() {
+    let page = map(2 * 4096, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: the pages are ours.
+    unsafe { (page.write_volatile(1), page.add(4096).write_volatile(1)) };
+    ok!(sys!(libc::SYS_munmap, page.wrapping_add(4096), 4096));
+    let fd = ok!(open("/proc/self/pagemap", libc::O_RDONLY, 0)) as i32;
+    let mut entries = [0u64; 2];
+    let at = page as u64 / 4096 * 8;
+    eq!(sys!(libc::SYS_pread64, fd, entries.as_mut_ptr(), 16, at), 16);
+    eq!(entries[0] >> 63, 1);
+    // Anonymous and private.
+    eq!(entries[0] >> 61 & 1, 0);
+    eq!(entries[1] >> 63, 0);
+    err!(sys!(libc::SYS_pread64, fd, entries.as_mut_ptr(), 15, at), libc::EINVAL);
+    err!(sys!(libc::SYS_pread64, fd, entries.as_mut_ptr(), 8, at + 1), libc::EINVAL);
+}
+
+/// Files that programs look for. On Linux some depend on how the kernel was built.
+fn files_that_programs_read() {
+    let strict = text("/proc/version").contains("sentry");
+    let process = "auxv cgroup cmdline comm coredump_filter cwd environ exe fd fdinfo gid_map io limits loginuid maps mem \
+        mountinfo mounts mountstats net ns oom_adj oom_score oom_score_adj pagemap personality projid_map root sched schedstat \
+        sessionid setgroups smaps smaps_rollup stack stat statm status syscall task timerslack_ns uid_map wchan";
+    let system = "cmdline cpuinfo devices filesystems loadavg meminfo modules mounts self thread-self stat swaps uptime version \
+        vmstat net/unix sys/kernel/hostname sys/kernel/domainname sys/kernel/osrelease sys/kernel/ostype sys/kernel/version \
+        sys/kernel/pid_max sys/kernel/threads-max sys/kernel/random/boot_id sys/kernel/random/uuid \
+        sys/kernel/random/entropy_avail sys/kernel/randomize_va_space sys/kernel/cap_last_cap sys/kernel/overflowuid \
+        sys/kernel/overflowgid sys/kernel/shmmax sys/kernel/shmall sys/kernel/shmmni sys/kernel/msgmax sys/kernel/msgmnb \
+        sys/kernel/msgmni sys/kernel/sem sys/kernel/ngroups_max sys/fs/file-max sys/fs/nr_open sys/fs/pipe-max-size \
+        sys/fs/inotify/max_user_watches sys/fs/inotify/max_user_instances sys/fs/inotify/max_queued_events \
+        sys/fs/epoll/max_user_watches sys/vm/overcommit_memory sys/vm/max_map_count sys/vm/mmap_min_addr sys/vm/swappiness \
+        sys/net/core/somaxconn";
+    let devices = "null zero full random urandom tty console ptmx pts shm mqueue fd stdin stdout stderr";
+    let sysfs = "devices/system/cpu/online devices/system/cpu/possible devices/system/cpu/present \
+        devices/system/cpu/cpu0/topology/core_id devices/system/node class/net fs/cgroup \
+        kernel/mm/transparent_hugepage/enabled block module";
+    for (below, names) in [("/proc/self", process), ("/proc", system), ("/dev", devices), ("/sys", sysfs)] {
+        for name in names.split_whitespace() {
+            let path = format!("{below}/{name}");
+            let mut found: libc::stat = zeroed();
+            let seen = sys!(libc::SYS_lstat, c(&path).as_ptr(), std::ptr::from_mut(&mut found));
+            check!(seen == 0 || !strict, "{path}: {seen}");
+        }
     }
 }

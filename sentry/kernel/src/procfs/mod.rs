@@ -2,6 +2,7 @@
 
 mod fds;
 mod maps;
+mod memory;
 mod net;
 mod pid;
 mod status;
@@ -11,12 +12,11 @@ mod system;
 
 pub use pid::process_of;
 
-use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use sentry_abi::Errno;
 use sentry_vfs::cred::Cap;
-use sentry_vfs::file::{DirEntry, File, FileOps};
+use sentry_vfs::file::DirEntry;
 use sentry_vfs::inode::Inode;
 use sentry_vfs::mount::FileSystem;
 use sentry_vfs::ops::TaskIds;
@@ -253,54 +253,4 @@ fn parse_write<T: std::str::FromStr>(data: &[u8]) -> Result<T, Errno> {
     text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\0')
         .parse()
         .map_err(|_| Errno::EINVAL)
-}
-
-/// `/proc/PID/mem`: the process's memory by address.
-struct Memory {
-    subject: Subject,
-}
-
-impl Generate for Memory {
-    fn generate(&self) -> Result<Vec<u8>, Errno> {
-        Err(Errno::EIO)
-    }
-
-    fn open(&self, _flags: u32) -> Option<Result<Box<dyn FileOps>, Errno>> {
-        let open = || -> Result<Box<dyn FileOps>, Errno> {
-            Ok(Box::new(OpenMemory {
-                space: self.subject.process()?.mm().space().clone(),
-            }))
-        };
-        Some(open())
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(self.subject.owner(0o600))
-    }
-}
-
-struct OpenMemory {
-    space: Arc<dyn sentry_platform::AddressSpace>,
-}
-
-impl FileOps for OpenMemory {
-    fn read(&self, _file: &File, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        match self.space.read_partial(offset, buf) {
-            0 if !buf.is_empty() => Err(Errno::EIO),
-            count => Ok(count.min(buf.len())),
-        }
-    }
-
-    fn write(&self, _file: &File, buf: &[u8], offset: u64) -> Result<(usize, u64), Errno> {
-        self.space.write(offset, buf).map_err(|_| Errno::EIO)?;
-        Ok((buf.len(), offset.saturating_add(buf.len() as u64)))
-    }
-
-    fn seekable(&self) -> bool {
-        true
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
 }

@@ -14,7 +14,8 @@ use crate::namespace::Namespace;
 use crate::syscalls::namespaces_of;
 use crate::task::Process;
 
-use super::{Memory, Subject, SubjectFile, fds, maps, net, parse_number, parse_write, status};
+use super::memory::{Memory, PageMap};
+use super::{Subject, SubjectFile, fds, maps, net, parse_number, parse_write, status};
 
 type Read = fn(&Subject) -> Result<Vec<u8>, Errno>;
 type Write = fn(&Subject, &[u8]) -> Result<(), Errno>;
@@ -25,6 +26,7 @@ enum Kind {
     Text(u32, Read),
     Writable(u32, Read, Write),
     Memory,
+    PageMap,
     Link(Place),
     Fds,
     FdInfo,
@@ -81,6 +83,7 @@ const ENTRIES: &[(&str, bool, Kind)] = &[
         false,
         Kind::Writable(0o644, oom_score_adj, set_oom_score_adj),
     ),
+    ("pagemap", false, Kind::PageMap),
     (
         "personality",
         false,
@@ -88,6 +91,7 @@ const ENTRIES: &[(&str, bool, Kind)] = &[
             Ok(format!("{:08x}\n", s.process()?.personality()).into_bytes())
         }),
     ),
+    ("projid_map", false, Kind::Text(0o644, id_map)),
     ("root", false, Kind::Link(Place::Root)),
     ("sched", false, Kind::Text(0o644, status::sched)),
     (
@@ -169,7 +173,7 @@ impl DynamicDir for PidDir {
         let entry = |(index, entry): (usize, &(&str, bool, Kind))| DirEntry {
             ino: ino(self.subject.tid, index + 1),
             kind: match entry.2 {
-                Kind::Text(..) | Kind::Writable(..) | Kind::Memory => libc::DT_REG,
+                Kind::Text(..) | Kind::Writable(..) | Kind::Memory | Kind::PageMap => libc::DT_REG,
                 Kind::Link(_) => libc::DT_LNK,
                 _ => libc::DT_DIR,
             },
@@ -202,6 +206,13 @@ fn make(subject: &Subject, index: usize, kind: Kind, task: bool) -> Arc<dyn Inod
             ino,
             subject.owner(0o600),
             Memory {
+                subject: subject.clone(),
+            },
+        ),
+        Kind::PageMap => fs.file_at(
+            ino,
+            subject.owner(0o400),
+            PageMap {
                 subject: subject.clone(),
             },
         ),

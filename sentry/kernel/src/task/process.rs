@@ -10,7 +10,7 @@ use sentry_vfs::wait::WaitQueue;
 use super::limits::Limits;
 use super::pid::Pid;
 use super::thread::Thread;
-use super::usage::Usage;
+use super::usage::{IoCounters, Usage};
 use super::wait::WaitStatus;
 use crate::mm::MemoryMap;
 use crate::signal::{Actions, Signal, SignalQueue};
@@ -38,6 +38,8 @@ pub struct Process {
     pub usage: Mutex<Usage, rank::ProcessUsage>,
     /// Usage of children that were waited for.
     pub child_usage: Mutex<Usage, rank::ChildUsage>,
+    /// What it has read and written.
+    pub(crate) io: IoCounters,
     /// `PR_SET_CHILD_SUBREAPER`.
     pub subreaper: AtomicBool,
     /// `PR_SET_DUMPABLE`.
@@ -149,6 +151,7 @@ impl Process {
             exit_events: WaitQueue::new(),
             usage: Mutex::new(Usage::default()),
             child_usage: Mutex::new(Usage::default()),
+            io: IoCounters::default(),
             subreaper: AtomicBool::new(false),
             dumpable: AtomicBool::new(true),
             oom_score_adj: AtomicI32::new(0),

@@ -146,6 +146,7 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
     if traced {
         strace::exit(thread, args, &result);
     }
+    thread.process().io.count(args.nr, result.as_ref().ok().copied());
     if let Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS)) = result {
         denied(thread, args, errno);
     }

@@ -1,5 +1,43 @@
 //! What a process has used (getrusage(2)).
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a process has read and written (`/proc/PID/io`).
+#[derive(Debug, Default)]
+pub struct IoCounters {
+    /// Bytes read.
+    pub read: AtomicU64,
+    /// Bytes written.
+    pub written: AtomicU64,
+    /// Calls that read.
+    pub reads: AtomicU64,
+    /// Calls that write.
+    pub writes: AtomicU64,
+}
+
+impl IoCounters {
+    /// Counts a call if it is one that reads or writes.
+    pub fn count(&self, nr: u64, result: Option<i64>) {
+        let (reads, writes) = match nr as i64 {
+            libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
+                (true, false)
+            }
+            libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => {
+                (false, true)
+            }
+            libc::SYS_sendfile | libc::SYS_copy_file_range => (true, true),
+            _ => return,
+        };
+        let bytes = result.and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+        for (counts, calls, total) in [(reads, &self.reads, &self.read), (writes, &self.writes, &self.written)] {
+            if counts {
+                calls.fetch_add(1, Ordering::Relaxed);
+                total.fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 /// Resource usage: CPU times in nanoseconds, and counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
