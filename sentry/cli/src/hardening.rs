@@ -83,6 +83,7 @@ fn render(platform: &str, protections: &[Protection], of_gofer: &[Protection]) -
     list(&mut text, protections);
     text.push_str("\nThe gofer's process, with the default view:\n");
     list(&mut text, of_gofer);
+    limits(&mut text);
     let table = host_calls::for_platform(platform);
     section(&mut text, "Host calls of the sentry", "any other ends it", &table);
     let stub = "only from the stub's own text; anything else is a system call to the sentry";
@@ -115,6 +116,55 @@ fn list(text: &mut String, protections: &[Protection]) {
     for protection in protections {
         let state = if protection.in_force { "yes" } else { "NO " };
         let _ = writeln!(text, "  {state}  {:20} {}", protection.name, protection.detail);
+    }
+}
+
+/// How each limit is held.
+const LIMITS: &[(&str, &str, &str)] = &[
+    (
+        "--memory",
+        "polled",
+        "the supervisor looks every 2 to 100 ms, the sooner the nearer; files in memory: exact",
+    ),
+    (
+        "--cpus",
+        "polled",
+        "the sentry looks every 10 ms, over periods of 100 ms; guests' time only",
+    ),
+    ("--cpu-time", "polled", "the sentry looks every 50 ms"),
+    ("--timeout", "exact", "by the supervisor"),
+    ("--pids", "exact", "by the sentry, when one is made"),
+    (
+        "--disk",
+        "exact",
+        "by the sentry, when a page is taken; not what goes to --rw mounts",
+    ),
+    (
+        "--disk-inodes",
+        "exact",
+        "by the sentry, when one is made; not those of --rw mounts",
+    ),
+    ("--nofile", "exact", "by the sentry, as RLIMIT_NOFILE"),
+    (
+        "--output-limit",
+        "exact",
+        "by the sentry, at each write; not to a terminal",
+    ),
+];
+
+fn limits(text: &mut String) {
+    let _ = writeln!(text, "\nLimits, held without a cgroup:");
+    // The supervisor finds the guests' processes as children of the sentry.
+    let seen = std::fs::read_to_string("/proc/thread-self/children").is_ok();
+    for (name, how, by) in LIMITS {
+        if *name == "--memory" && !seen {
+            let _ = writeln!(
+                text,
+                "  {name:<15} NO      this host's /proc does not tell processes' children"
+            );
+        } else {
+            let _ = writeln!(text, "  {name:<15} {how:<7} {by}");
+        }
     }
 }
 

@@ -272,6 +272,15 @@ fn a_reader_that_sleeps_holds_nobody_up() {
 }
 
 #[test]
+fn hardening_says_how_limits_are_held() {
+    let output = Command::new(SENTRY).arg("hardening").output().expect("it starts");
+    let text = text(&output);
+    for option in ["--memory", "--cpus", "--pids", "--disk", "--output-limit"] {
+        assert!(text.contains(&format!("\n  {option} ")), "{text}");
+    }
+}
+
+#[test]
 fn the_summary_has_what_was_used() {
     let output = Command::new(SENTRY)
         .args(["exec", "--summary", "--", "sh", "-c", "echo 12345; true | true"])
