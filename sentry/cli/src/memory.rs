@@ -55,6 +55,11 @@ fn children(pid: i32) -> Vec<i32> {
     all
 }
 
+/// True if this host's `/proc` tells which processes are whose children. Without that nobody can be measured.
+pub fn can_be_seen() -> bool {
+    fs::read_to_string("/proc/thread-self/children").is_ok()
+}
+
 /// Anonymous memory of a process, what it shares with others after fork(2) counted in parts: in KiB.
 fn proportional(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;

@@ -58,6 +58,8 @@ pub enum StartError {
         path: String,
         error: std::io::Error,
     },
+    #[error("--memory cannot be held here: /proc does not tell which processes are whose children")]
+    Memory,
     #[error("--events: {0}")]
     Events(std::io::Error),
     #[error("cannot find our own executable: {0}; is /proc mounted?")]

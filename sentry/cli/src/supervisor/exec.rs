@@ -17,7 +17,7 @@ use crate::args::{Exec, User, environment};
 use crate::changes::{Collector, Outputs};
 use crate::events::{self, EventLog, Own};
 use crate::limits::Limits;
-use crate::memory::Meter;
+use crate::memory::{self, Meter};
 use crate::parts::{self, Gofer, Report, now};
 use crate::relay::Relay;
 use crate::terminal::{Saved, complain, say};
@@ -83,6 +83,9 @@ fn open_log(exec: &Exec, limits: &Limits) -> Result<Option<(EventLog, OwnedFd)>,
 }
 
 fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox, StartError> {
+    if limits.memory.is_some() && !memory::can_be_seen() {
+        return Err(StartError::Memory);
+    }
     let (log, events) = open_log(exec, limits)?.unzip();
     let (user, groups) = guest_user(exec.user);
     let envp = environment(std::env::vars_os(), &exec.env);
