@@ -96,6 +96,7 @@ impl MemoryMap {
     /// A copy for a forked child. Locked memory is not inherited.
     pub fn fork(&self, space: Arc<dyn AddressSpace>) -> Arc<MemoryMap> {
         let mut state = self.with(|state| state.clone());
+        drop(state.regions.take_gone());
         state.regions.unlock_all();
         state.lock_future = false;
         space.set_brk(state.brk_start, self.space.brk(), state.brk_limit);
@@ -110,20 +111,25 @@ impl MemoryMap {
         &self.space
     }
 
-    /// Runs `f` on the state, brought up to date with the stub's log.
+    /// Runs `f` on the state, brought up to date with the stub's log. Files that only regions kept which are gone are
+    /// closed after the lock.
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         for entry in self.space.drain_log() {
             state.apply(&entry);
         }
         state.peak = state.peak.max(state.regions.total());
-        f(&mut state)
+        let result = f(&mut state);
+        let gone = state.regions.take_gone();
+        drop(state);
+        drop(gone);
+        result
     }
 
     /// Records a new program: everything that `plan` maps, the stack and the vDSO.
     pub fn record_exec(&self, plan: &Plan, stack: &StackImage, program: &Arc<File>, interpreter: Option<&Arc<File>>) {
-        self.with(|state| {
-            *state = State::default();
+        let before = self.with(|state| {
+            let before = std::mem::take(state);
             for segment in &plan.segments {
                 let (backing, offset) = match (segment.backing, interpreter) {
                     (PlanBacking::Program(offset), _) => (Backing::File(program.clone()), offset),
@@ -162,7 +168,9 @@ impl MemoryMap {
                 env: stack.env,
                 auxv: stack.auxv.clone(),
             };
+            before
         });
+        drop(before);
         self.space.set_brk(plan.brk.start, plan.brk.start, plan.brk.end);
     }
 

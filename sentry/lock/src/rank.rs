@@ -217,7 +217,7 @@ ranks! {
     ProcessUsage,
     /// One of a process's interval timers.
     IntervalTimer,
-    /// Who waits for which futex.
+    /// Who waits for which futex. Held while the word is read.
     Futexes,
     /// Who waits for which futex with an owner.
     PiFutexes,

@@ -110,6 +110,8 @@ impl Region {
 pub struct Regions {
     map: BTreeMap<u64, Region>,
     total: u64,
+    /// What regions held that are gone.
+    gone: Vec<Backing>,
 }
 
 impl Regions {
@@ -123,6 +125,11 @@ impl Regions {
         self.total
     }
 
+    /// What regions held that are gone since this was asked last: files, which take locks when they are closed.
+    pub fn take_gone(&mut self) -> Vec<Backing> {
+        std::mem::take(&mut self.gone)
+    }
+
     /// Adds a region in place of whatever was there, and joins it with equal neighbours.
     pub fn insert(&mut self, region: Region) {
         if region.is_empty() {
@@ -130,11 +137,18 @@ impl Regions {
         }
         self.remove(region.start, region.len());
         if self.map.len() >= MAX_REGIONS {
+            self.note_gone(region);
             return;
         }
         let start = region.start;
         self.put(region);
         self.join_at(start);
+    }
+
+    fn note_gone(&mut self, region: Region) {
+        if matches!(region.backing, Backing::File(_) | Backing::SharedAnonymous(_)) {
+            self.gone.push(region.backing);
+        }
     }
 
     fn put(&mut self, region: Region) {
@@ -188,17 +202,11 @@ impl Regions {
 
     /// Removes everything in a range.
     pub fn remove(&mut self, addr: u64, len: u64) {
-        let _ = self.cut_out(addr, len);
-    }
-
-    /// Removes everything in a range and gives it back.
-    fn cut_out(&mut self, addr: u64, len: u64) -> Vec<Region> {
         let start = addr & !(PAGE_SIZE - 1);
         let end = addr
             .saturating_add(len)
             .checked_next_multiple_of(PAGE_SIZE)
             .unwrap_or(u64::MAX);
-        let mut out = Vec::new();
         for at in self.touching(start, end) {
             let Some(region) = self.take(at) else { continue };
             if let Some(head) = region.part(0, start) {
@@ -207,9 +215,8 @@ impl Regions {
             if let Some(tail) = region.part(end, u64::MAX) {
                 self.put(tail);
             }
-            out.extend(region.part(start, end));
+            self.note_gone(region);
         }
-        out
     }
 
     /// Changes all regions in a range, splitting those that stick out. A guest chooses how many there are: they are
