@@ -26,6 +26,7 @@ use crate::protocol::{
     Access, Attached, Attributes, FsTotals, Listing, MAX_FORGET, MAX_REPLY, MAX_STEPS, MAX_TARGET, Malformed, Name,
     NewAttributes, NodeId, Opcode, Owner, Reply, Request, Step, Walked, reply_header,
 };
+use crate::watches::Watches;
 
 /// How long a request may take: longer than a file server that comes back at all.
 pub const TIMEOUT: Duration = Duration::from_secs(600);
@@ -41,6 +42,7 @@ pub struct Client {
     forgotten: Mutex<Vec<(NodeId, u32)>, rank::GoferForgotten>,
     broken: AtomicBool,
     requests: AtomicU64,
+    watches: Watches,
 }
 
 struct Connection {
@@ -93,6 +95,7 @@ impl Client {
             forgotten: Mutex::new(Vec::new()),
             broken: AtomicBool::new(false),
             requests: AtomicU64::new(0),
+            watches: Watches::default(),
         })
     }
 
@@ -452,6 +455,32 @@ impl Client {
         self.done(&Request::Hold { node })
     }
 
+    /// What is known of the host's changes.
+    pub fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// Has a directory watched, until its node is forgotten; answers the number of the watch. The caller owes a
+    /// [`Watches::release`].
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOSPC` if there are too many watches, `EACCES` for what may not be listed.
+    pub fn watch(&self, node: NodeId) -> Result<i32, Errno> {
+        if !self.watches.started() {
+            match self.call(&Request::Notifications)? {
+                (Reply::Notifications, Some(fd)) => self.watches.start(notifications(fd)?),
+                _ => return Err(Errno::EIO),
+            }
+        }
+        match self.call(&Request::Watch { node })? {
+            (Reply::Watched(watch), None) => {
+                self.watches.add(watch);
+                Ok(watch)
+            }
+            _ => Err(Errno::EIO),
+        }
+    }
+
     /// Gives a node back, `count` times. It is sent with a later request.
     pub fn forget(&self, node: NodeId, count: u32) {
         if self.alive() {
@@ -617,4 +646,14 @@ fn regular(fd: OwnedFd, access: Access) -> Result<OwnedFd, Errno> {
         return Err(Errno::EIO);
     }
     Ok(fd)
+}
+
+/// What reads from it must not wait. (A gofer can make it wait later, as it can leave requests unanswered.)
+fn notifications(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).map_err(nix_errno)?);
+    if flags.contains(OFlag::O_NONBLOCK) && !flags.contains(OFlag::O_PATH) {
+        Ok(fd)
+    } else {
+        Err(Errno::EIO)
+    }
 }

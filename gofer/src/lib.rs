@@ -9,6 +9,7 @@
 pub mod client;
 pub mod protocol;
 pub mod server;
+pub mod watches;
 
 pub use protocol::{Access, Attributes, NodeId, Time};
 

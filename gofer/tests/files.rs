@@ -9,6 +9,7 @@ use sentry_abi::Errno;
 use sentry_gofer::client::Client;
 use sentry_gofer::protocol::{Entry, NewAttributes, Owner, Stop};
 use sentry_gofer::server::Export;
+use sentry_gofer::watches::Kind;
 use sentry_gofer::{Access, NodeId, Time};
 
 mod common;
@@ -528,5 +529,62 @@ fn names_of_any_bytes() {
         for bad in [&b".."[..], b".", b"", b"a/b"] {
             assert_eq!(client.lookup(root, &[bad], None).err(), Some(Errno::EINVAL));
         }
+    });
+}
+
+#[test]
+fn watches() {
+    both(read_write, |client, root, path| {
+        let dir = |name: &[u8]| client.lookup(root, &[name], None).expect("lookup").0.steps[0].node;
+        let watches = client.watches();
+        let watch = client.watch(root).expect("watch");
+        assert_eq!(client.watch(root), Ok(watch));
+        let other = client.watch(dir(b"a")).expect("watch");
+        assert_ne!(watch, other);
+        let before = watches.moment();
+        let holds = |name: &[u8], kind| watches.name_holds(watch, name, kind, before);
+        assert!(holds(b"new", Kind::Any) && watches.directory_holds(watch, before));
+        fs::write(path.join("new"), b"").expect("write");
+        assert!(!holds(b"new", Kind::BeyondData) && !watches.directory_holds(watch, before));
+        assert!(holds(b"other", Kind::Any) && watches.directory_holds(other, before));
+        // Writes are told apart.
+        let before = watches.moment();
+        fs::write(path.join("new"), b"content").expect("write");
+        assert!(!watches.name_holds(watch, b"new", Kind::Any, before));
+        assert!(watches.name_holds(watch, b"new", Kind::BeyondData, before));
+        assert!(watches.directory_holds(watch, before));
+        // A watch ends with the last node that has it: nothing is known then.
+        watches.release(other);
+        client.forget_now(dir(b"a"), 3);
+        assert!(!watches.directory_holds(other, watches.moment()));
+        let again = client.watch(dir(b"a")).expect("watch");
+        assert_ne!(again, other);
+        // A directory that is removed is not known any more.
+        fs::create_dir(path.join("gone")).expect("mkdir");
+        let gone = client.watch(dir(b"gone")).expect("watch");
+        assert!(watches.directory_holds(gone, watches.moment()));
+        fs::remove_dir(path.join("gone")).expect("rmdir");
+        assert!(!watches.directory_holds(gone, watches.moment()));
+        // More than the host keeps: everything may have changed.
+        let before = watches.moment();
+        for _ in 0..5_000 {
+            for name in ["x", "y"] {
+                fs::write(path.join("a").join(name), b"").expect("write");
+                fs::remove_file(path.join("a").join(name)).expect("remove");
+            }
+        }
+        assert!(!watches.name_holds(watch, b"other", Kind::Any, before));
+        assert!(watches.name_holds(watch, b"other", Kind::Any, watches.moment()));
+        for no_directory in [b"new", b"lnk"] {
+            symlink("a", path.join("lnk")).ok();
+            assert_eq!(client.watch(dir(no_directory)), Err(Errno::ENOTDIR));
+        }
+    });
+    let careful = |path: &Path| Export {
+        hide_credentials: true,
+        ..read_only(path)
+    };
+    both(careful, |client, root, _| {
+        assert_eq!(client.watch(root), Err(Errno::EACCES))
     });
 }

@@ -91,6 +91,8 @@ fn requests(random: &mut Random) -> Vec<Vec<u8>> {
         },
         Request::Reopen,
         Request::Hold { node },
+        Request::Notifications,
+        Request::Watch { node },
     ];
     let encode = |request: &Request<'_>| {
         let mut message = Vec::new();

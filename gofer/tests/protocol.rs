@@ -98,6 +98,8 @@ fn requests() -> Vec<Request<'static>> {
         },
         Request::Reopen,
         Request::Hold { node: NodeId(5) },
+        Request::Notifications,
+        Request::Watch { node },
         Request::Forget {
             nodes: vec![(node, 1), (parent, u32::MAX)],
         },
@@ -215,6 +217,8 @@ fn replies() -> Vec<(Opcode, Reply)> {
         (Opcode::Create, Reply::Created(file(), true)),
         (Opcode::Symlink, Reply::Created(link(), false)),
         (Opcode::Rename, Reply::Done),
+        (Opcode::Notifications, Reply::Notifications),
+        (Opcode::Watch, Reply::Watched(7)),
     ]
 }
 

@@ -21,7 +21,7 @@ pub use reply::{
 pub use request::{NewAttributes, Owner, Request};
 
 /// The protocol's version; both sides come from one executable, so there is no negotiation.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The longest request, in bytes.
 pub const MAX_REQUEST: usize = 8192;
 /// The longest reply, in bytes.
@@ -251,10 +251,12 @@ pub enum Opcode {
     Forget,
     Reopen,
     Hold,
+    Notifications,
+    Watch,
 }
 
 impl Opcode {
-    const ALL: [Opcode; 19] = [
+    const ALL: [Opcode; 21] = [
         Opcode::Attach,
         Opcode::Lookup,
         Opcode::List,
@@ -274,6 +276,8 @@ impl Opcode {
         Opcode::Forget,
         Opcode::Reopen,
         Opcode::Hold,
+        Opcode::Notifications,
+        Opcode::Watch,
     ];
 
     fn decode(byte: u8) -> Result<Opcode, Malformed> {

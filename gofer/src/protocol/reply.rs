@@ -117,6 +117,10 @@ pub enum Reply {
     Done,
     /// With the new descriptor.
     Reopened,
+    /// With the inotify descriptor.
+    Notifications,
+    /// The number of the watch, as events have it.
+    Watched(i32),
 }
 
 /// The head of a reply.
@@ -358,7 +362,7 @@ impl Reply {
     pub fn has_descriptor(&self) -> bool {
         match self {
             Reply::Walked(walked) => walked.opened == Some(Ok(())),
-            Reply::Opened(_) | Reply::Reopened => true,
+            Reply::Opened(_) | Reply::Reopened | Reply::Notifications => true,
             Reply::Created(_, opened) => *opened,
             _ => false,
         }
@@ -399,6 +403,11 @@ impl Reply {
             Opcode::Create | Opcode::MakeDirectory | Opcode::Symlink => Reply::Created(Step::decode(r)?, r.bool()?),
             Opcode::Unlink | Opcode::Rename | Opcode::Hold => Reply::Done,
             Opcode::Reopen => Reply::Reopened,
+            Opcode::Notifications => Reply::Notifications,
+            Opcode::Watch => match i32::try_from(r.u32()?) {
+                Ok(watch) if watch > 0 => Reply::Watched(watch),
+                _ => return Err(Malformed("no number of a watch")),
+            },
             Opcode::Forget => return Err(Malformed("reply to a request that has none")),
         };
         reader.finish()?;
@@ -415,7 +424,8 @@ impl Reply {
         w.u16(result.as_ref().map_or_else(|errno| wire_errno(*errno), |_| 0));
         w.u32(id);
         match result {
-            Err(_) | Ok(Reply::Done | Reply::Reopened) => {}
+            Err(_) | Ok(Reply::Done | Reply::Reopened | Reply::Notifications) => {}
+            Ok(Reply::Watched(watch)) => w.u32(watch.cast_unsigned()),
             Ok(Reply::Attached(attached)) => {
                 attached.root.encode(w);
                 w.bool(attached.writable);

@@ -136,6 +136,12 @@ pub enum Request<'a> {
     Hold {
         node: NodeId,
     },
+    /// The inotify descriptor that tells of changes in watched directories.
+    Notifications,
+    /// Has a directory watched until its node is forgotten.
+    Watch {
+        node: NodeId,
+    },
 }
 
 fn node(reader: &mut Reader<'_>) -> Result<NodeId, Malformed> {
@@ -205,6 +211,8 @@ impl<'a> Request<'a> {
             Request::Forget { .. } => Opcode::Forget,
             Request::Reopen => Opcode::Reopen,
             Request::Hold { .. } => Opcode::Hold,
+            Request::Notifications => Opcode::Notifications,
+            Request::Watch { .. } => Opcode::Watch,
         }
     }
 
@@ -321,6 +329,8 @@ impl<'a> Request<'a> {
             }
             Opcode::Reopen => Request::Reopen,
             Opcode::Hold => Request::Hold { node: node(reader)? },
+            Opcode::Notifications => Request::Notifications,
+            Opcode::Watch => Request::Watch { node: node(reader)? },
         };
         std::mem::replace(reader, Reader::new(&[])).finish()?;
         Ok((id, request))
@@ -441,8 +451,8 @@ impl<'a> Request<'a> {
                     w.u32(*count);
                 }
             }
-            Request::Reopen => {}
-            Request::Hold { node } => w.u64(node.0),
+            Request::Reopen | Request::Notifications => {}
+            Request::Hold { node } | Request::Watch { node } => w.u64(node.0),
         }
     }
 }

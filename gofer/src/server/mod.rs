@@ -10,6 +10,7 @@ mod read;
 mod reopen;
 mod restrict;
 mod walk;
+mod watch;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +29,7 @@ use export::{CREDENTIAL_DEPTH, OpenExport};
 use nodes::Nodes;
 use owners::Owners;
 use walk::{Found, Identity, Walker};
+use watch::Watcher;
 
 /// Why the gofer does not start or stops.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +58,8 @@ pub struct Server {
     walker: Walker,
     /// This process's `/proc/self/fd`, if /proc was there at the start.
     own_descriptors: Option<OwnedFd>,
+    /// What is watched.
+    watcher: Watcher,
     /// Who knows the owners of files, if the gofer does not see them.
     owners: Option<Owners>,
     /// How far the process is set apart.
@@ -95,6 +99,11 @@ impl Server {
         let mut server = Server::open_in(exports, apart)?;
         let apart = &mut server.apart;
         apart.empty_root = apart.namespaces && namespaces::enter_empty_root().is_ok();
+        if let Some(own) = &server.own_descriptors
+            && nix::unistd::fchdir(own).is_ok()
+        {
+            server.watcher.names_from_here();
+        }
         Ok(server)
     }
 
@@ -117,6 +126,7 @@ impl Server {
             nodes: Nodes::default(),
             walker,
             own_descriptors: own.or_else(|| memory_file::own_descriptors().ok()),
+            watcher: Watcher::default(),
             owners: apart.owners,
             apart: Restrictions {
                 namespaces: apart.namespaces,
@@ -175,6 +185,7 @@ impl Server {
                     for (node, count) in nodes {
                         self.nodes.forget(node, count);
                     }
+                    self.watcher.forget(self.nodes.take_unwatched());
                     continue;
                 }
                 Ok((_, request)) => self.answer(&request),
@@ -231,6 +242,8 @@ impl Server {
             } => self.rename((*parent, *name), (*new_parent, *new_name), *flags),
             Request::SetAttributes { node, set } => self.set_attributes(*node, set),
             Request::Hold { node } => self.hold(*node),
+            Request::Notifications => self.notifications(),
+            Request::Watch { node } => self.watch(*node),
             Request::Forget { .. } | Request::Reopen => Err(Errno::EPROTO),
         }
     }

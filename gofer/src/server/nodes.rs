@@ -26,6 +26,8 @@ struct Node {
     place: Option<InDirectory>,
     /// The file itself, kept open for when its name is gone.
     held: Option<OwnedFd>,
+    /// The number of its watch.
+    watch: Option<i32>,
     /// True for the root of an export.
     root: bool,
     identity: Identity,
@@ -49,6 +51,8 @@ pub(super) struct Nodes {
     next: u64,
     /// How many are held open.
     held: usize,
+    /// Watches of nodes that are gone.
+    unwatched: Vec<i32>,
 }
 
 impl Nodes {
@@ -73,6 +77,7 @@ impl Nodes {
             export,
             place: None,
             held: None,
+            watch: None,
             root: true,
             identity,
             depth: 0,
@@ -100,6 +105,7 @@ impl Nodes {
             export,
             place,
             held: None,
+            watch: None,
             root: false,
             identity,
             depth,
@@ -136,6 +142,23 @@ impl Nodes {
     pub(super) fn held(&self, id: NodeId) -> Option<&OwnedFd> {
         let node = self.nodes.get(&id)?;
         node.held.as_ref().filter(|_| node.place.is_none())
+    }
+
+    /// The number of a node's watch.
+    pub(super) fn watch(&self, id: NodeId) -> Option<i32> {
+        self.nodes.get(&id)?.watch
+    }
+
+    /// Notes a node's watch.
+    pub(super) fn set_watch(&mut self, id: NodeId, watch: i32) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.watch = Some(watch);
+        }
+    }
+
+    /// The watches of nodes that have gone since the last time, once for each node.
+    pub(super) fn take_unwatched(&mut self) -> Vec<i32> {
+        std::mem::take(&mut self.unwatched)
     }
 
     /// Where a node is. `ENOENT` for one that is held without a name; `ESTALE` for numbers that were not given out and
@@ -281,6 +304,7 @@ impl Nodes {
                 return;
             };
             self.held -= usize::from(node.held.is_some());
+            self.unwatched.extend(node.watch);
             let Some((parent, name)) = node.place else {
                 return;
             };

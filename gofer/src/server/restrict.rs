@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use sentry_host::caps;
 use sentry_host::filter::{Arg, Filter, FilterError, HostCall, Outside, Rule};
+use sentry_host::inotify;
 use sentry_host::landlock::{self, Exception, READ_DIR, READ_FILE};
 use sentry_host::process::{self, Disposition};
 
@@ -98,6 +99,19 @@ const READING: &[HostCall] = &[
     ),
     call(libc::SYS_fgetxattr, "fgetxattr", Rule::Always, "user attributes"),
     call(libc::SYS_flistxattr, "flistxattr", Rule::Always, "user attributes"),
+    call(
+        libc::SYS_inotify_init1,
+        "inotify_init1",
+        Rule::When(&[&[Arg::Is(0, inotify::FLAGS as u32)]]),
+        "changes by the host in shared directories",
+    ),
+    call(
+        libc::SYS_inotify_add_watch,
+        "inotify_add_watch",
+        Rule::When(&[&[Arg::Is(2, inotify::CHANGES)]]),
+        "the same",
+    ),
+    call(libc::SYS_inotify_rm_watch, "inotify_rm_watch", Rule::Always, "the same"),
     call(libc::SYS_close, "close", Rule::Always, "descriptors"),
     call(
         libc::SYS_fcntl,

@@ -2,10 +2,11 @@
 
 mod common;
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ struct Guest {
 
 const PRELUDE: &str = r#"
 $| = 1;
-open($f, '+<', '/shared/file') or die;
+open($f, '+<', '/shared/file') or open($f, '<', '/shared/file') or die;
 sub record {
     my ($command, $type, $start, $len) = @_;
     my $lock = pack('s s x4 q q l x4', $type, 0, $start, $len, 0);
@@ -36,6 +37,24 @@ sub record {
     return "$now[0] $now[2] $now[3]";
 }
 sub whole { return flock($f, $_[0]) ? 'ok' : 0 + $!; }
+# The first two pages of the file, mapped at a place of their own.
+sub map_it { return syscall(9, 0x20000000, 8192, 3, 0x11, fileno($f), 0) == -1 ? 0 + $! : 'ok'; }
+sub peek { return unpack("P$_[1]", pack('Q', 0x20000000 + $_[0])); }
+sub poke {
+    my ($at, $what) = @_;
+    pipe(my $r, my $w);
+    syswrite($w, $what);
+    return syscall(0, fileno($r), 0x20000000 + $at, length($what));
+}
+sub mode { return sprintf('%o', (stat($_[0]))[2] & 0xfff); }
+sub list { opendir(my $d, $_[0]) or return 0 + $!; return join(' ', sort grep { !/^[.]/ } readdir($d)); }
+sub content { open(my $c, '<', $_[0]) or return 0 + $!; return join('', <$c>); }
+sub written {
+    my ($path, $text) = @_;
+    open(my $c, '>', $path) or return 0 + $!;
+    syswrite($c, $text);
+    return close($c) ? 'ok' : 0 + $!;
+}
 print "ready\n";
 while (<STDIN>) { print eval($_), "\n"; }
 "#;
@@ -46,9 +65,21 @@ const SETLKW: i32 = libc::F_SETLKW;
 const AGAIN: &str = "11";
 
 impl Guest {
-    fn start(host: Host, platform: &str, dir: &std::path::Path) -> Option<Guest> {
+    fn start(host: Host, platform: &str, option: &str, dir: &Path) -> Option<Guest> {
         let mount = format!("{}:/shared", dir.display());
-        let mut command = host.sentry_with(&["exec", "--platform", platform, "--rw", &mount, "perl", "-e", PRELUDE])?;
+        let mut command = host.sentry_with(&["exec", "--platform", platform, option, &mount, "perl", "-e", PRELUDE])?;
+        let guest = Guest::run(&mut command);
+        eprintln!("{host:?} {platform} {option}");
+        Some(guest)
+    }
+
+    /// The same program, beside the sandbox.
+    fn on_host(dir: &Path) -> Guest {
+        let prelude = PRELUDE.replace("/shared", &dir.display().to_string());
+        Guest::run(std::process::Command::new("perl").args(["-e", &prelude]))
+    }
+
+    fn run(command: &mut std::process::Command) -> Guest {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -59,8 +90,8 @@ impl Guest {
         let mut guest = Guest { child, input, output };
         // The launcher's harness says something first.
         let ready = (0..4).any(|_| guest.line() == "ready");
-        assert!(ready, "{host:?} {platform}");
-        Some(guest)
+        assert!(ready);
+        guest
     }
 
     fn line(&mut self) -> String {
@@ -106,7 +137,12 @@ fn flock(file: &File, operation: FlockArg) -> Result<(), Errno> {
 
 /// Runs a test with a file that the host has open too, on each platform and host.
 fn with_guests(test: impl Fn(Guest, &File)) {
-    if !std::path::Path::new("/usr/bin/perl").exists() {
+    with_guests_in("--rw", |guest, file, _| test(guest, file));
+}
+
+/// As [`with_guests`], with the directory of the file, which is mounted with this option.
+fn with_guests_in(option: &str, test: impl Fn(Guest, &File, &Path)) {
+    if !Path::new("/usr/bin/perl").exists() {
         eprintln!("SKIPPED: no Perl");
         return;
     }
@@ -118,14 +154,13 @@ fn with_guests(test: impl Fn(Guest, &File)) {
     ] {
         let dir = tempfile::tempdir().expect("directory");
         let path = dir.path().join("file");
-        std::fs::write(&path, [b'.'; 8192]).expect("write");
+        fs::write(&path, [b'.'; 8192]).expect("write");
         for path in [dir.path(), &path] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("chmod");
+            fs::set_permissions(path, Permissions::from_mode(0o777)).expect("chmod");
         }
         let file = File::options().read(true).write(true).open(&path).expect("open");
-        if let Some(guest) = Guest::start(host, platform, dir.path()) {
-            eprintln!("{host:?} {platform}");
-            test(guest, &file);
+        if let Some(guest) = Guest::start(host, platform, option, dir.path()) {
+            test(guest, &file, dir.path());
         }
     }
 }
@@ -228,7 +263,165 @@ fn reads_and_writes_are_coherent() {
         // The size, too, is that of now.
         file.set_len(12345).expect("truncate");
         assert_eq!(guest.ask("-s $f"), "12345");
-        assert!(eventually(|| guest.ask("-s '/shared/file'") == "12345"));
+        assert_eq!(guest.ask("-s '/shared/file'"), "12345");
+        guest.end();
+    });
+}
+
+#[test]
+fn mappings_are_coherent() {
+    with_guests_in("--rw", |mut guest, file, dir| {
+        let mut host = Guest::on_host(dir);
+        for side in [&mut guest, &mut host] {
+            assert_eq!(side.ask("map_it()"), "ok");
+        }
+        for (at, text) in [(100, "one"), (5000, "two"), (8189, "end")] {
+            assert_eq!(host.ask(&format!("poke({at}, '{text}')")), "3");
+            assert_eq!(guest.ask(&format!("peek({at}, 3)")), text);
+            let read = format!("sysseek($f, {at}, 0); sysread($f, $b, 3); $b");
+            assert_eq!(guest.ask(&read), text);
+            assert_eq!(guest.ask(&format!("poke({at}, uc('{text}'))")), "3");
+            assert_eq!(host.ask(&format!("peek({at}, 3)")), text.to_uppercase());
+            assert_eq!(host.ask(&read), text.to_uppercase());
+        }
+        // Plain writes show in the other's mapping.
+        file.write_all_at(b"host", 200).expect("write");
+        assert_eq!(guest.ask("peek(200, 4)"), "host");
+        assert_eq!(guest.ask("sysseek($f, 300, 0); syswrite($f, 'guest')"), "5");
+        assert_eq!(host.ask("peek(300, 5)"), "guest");
+        guest.end();
+        host.end();
+    });
+}
+
+/// What the host changes is seen by the next look, however often the guest has looked before. `deep` is a directory
+/// in the one that is shared.
+fn sees_what_the_host_does(guest: &mut Guest, dir: &Path, deep: &str) {
+    let host = dir.join(deep);
+    let path = |name: &str| format!("/shared/{deep}/{name}");
+    let size = |name: &str| format!("-e '{0}' ? -s '{0}' : 'none'", path(name));
+    let mode = |name: &str| format!("mode('{}')", path(name));
+    fs::create_dir_all(&host).expect("mkdir");
+    fs::set_permissions(&host, Permissions::from_mode(0o755)).expect("chmod");
+    for round in 0..6 {
+        assert_eq!(guest.ask(&size("a")), "none", "{round}");
+        fs::write(host.join("a"), "a").expect("write");
+        assert_eq!(guest.ask(&size("a")), "1", "{round}");
+        fs::set_permissions(host.join("a"), Permissions::from_mode(0o644)).expect("chmod");
+        assert_eq!(guest.ask(&mode("a")), "644", "{round}");
+        fs::write(host.join("a"), "longer").expect("write");
+        assert_eq!(guest.ask(&size("a")), "6", "{round}");
+        assert_eq!(guest.ask(&format!("content('{}')", path("a"))), "longer");
+        fs::set_permissions(host.join("a"), Permissions::from_mode(0o600 | round)).expect("chmod");
+        assert_eq!(guest.ask(&mode("a")), format!("{:o}", 0o600 | round));
+        // Another file in its place, then another name, then several.
+        fs::write(host.join("new"), "replaced").expect("write");
+        fs::set_permissions(host.join("new"), Permissions::from_mode(0o644)).expect("chmod");
+        assert_eq!(guest.ask(&size("new")), "8");
+        fs::rename(host.join("new"), host.join("a")).expect("rename");
+        assert_eq!(
+            (guest.ask(&size("a")), guest.ask(&size("new"))),
+            ("8".into(), "none".into())
+        );
+        fs::rename(host.join("a"), host.join("b")).expect("rename");
+        assert_eq!(
+            (guest.ask(&size("a")), guest.ask(&size("b"))),
+            ("none".into(), "8".into())
+        );
+        // A further name is not told of; a file that is known to have several is always asked for.
+        if round == 0 {
+            fs::hard_link(host.join("b"), host.join("c")).expect("link");
+            let links = format!("(stat('{}'))[3]", path("b"));
+            assert!(eventually(|| guest.ask(&links) == "2"));
+            fs::write(host.join("c"), "by the other name").expect("write");
+            assert_eq!(guest.ask(&size("b")), "17");
+            fs::remove_file(host.join("c")).expect("remove");
+            assert_eq!(guest.ask(&links), "1");
+        }
+        // Links and directories.
+        symlink(format!("to{round}"), host.join("link")).expect("symlink");
+        assert_eq!(
+            guest.ask(&format!("readlink('{}')", path("link"))),
+            format!("to{round}")
+        );
+        fs::remove_file(host.join("link")).expect("remove");
+        for name in ["d", "e"] {
+            fs::create_dir(host.join(name)).expect("mkdir");
+            fs::write(host.join(name).join("in"), name.repeat(round as usize + 1)).expect("write");
+        }
+        let all = if deep == "." { "b d e file" } else { "b d e" };
+        assert_eq!(guest.ask(&format!("list('/shared/{deep}')")), all);
+        assert_eq!(
+            guest.ask(&format!("content('{}')", path("d/in"))),
+            "d".repeat(round as usize + 1)
+        );
+        fs::rename(host.join("d"), host.join("f")).expect("rename");
+        fs::rename(host.join("e"), host.join("d")).expect("rename");
+        assert_eq!(
+            guest.ask(&format!("content('{}')", path("d/in"))),
+            "e".repeat(round as usize + 1)
+        );
+        assert_eq!(guest.ask(&format!("(stat('/shared/{deep}'))[3]")), "4");
+        for name in ["d", "f"] {
+            fs::remove_dir_all(host.join(name)).expect("remove");
+        }
+        assert_eq!(guest.ask(&format!("-e '{}' ? 1 : 0", path("d/in"))), "0");
+        assert_eq!(guest.ask(&format!("(stat('/shared/{deep}'))[3]")), "2");
+        fs::remove_file(host.join("b")).expect("remove");
+        assert_eq!(guest.ask(&size("b")), "none");
+    }
+}
+
+#[test]
+fn what_the_host_changes_is_seen_at_once() {
+    for option in ["--rw", "--ro"] {
+        with_guests_in(option, |mut guest, file, dir| {
+            sees_what_the_host_does(&mut guest, dir, ".");
+            sees_what_the_host_does(&mut guest, dir, "x/y/z");
+            // The file that the guest has open, and its owner, which only the gofer knows.
+            fs::set_permissions(dir.join("file"), Permissions::from_mode(0o640)).expect("chmod");
+            assert_eq!(guest.ask("mode($f)"), "640");
+            if nix::unistd::geteuid().is_root() {
+                for owner in [1234, 4321] {
+                    std::os::unix::fs::fchown(file, Some(owner), None).expect("chown");
+                    assert_eq!(guest.ask("(stat($f))[4]"), owner.to_string());
+                    assert_eq!(guest.ask("(stat('/shared/file'))[4]"), owner.to_string());
+                }
+            }
+            fs::remove_file(dir.join("file")).expect("remove");
+            assert_eq!(guest.ask("(stat($f))[3]"), "0");
+            assert_eq!(guest.ask("-e '/shared/file' ? 1 : 0"), "0");
+            assert_eq!(guest.ask("sysseek($f, 0, 0); sysread($f, $b, 2); $b"), "..");
+            guest.end();
+        });
+    }
+}
+
+#[test]
+fn what_the_guest_changes_is_seen_at_once() {
+    with_guests_in("--rw", |mut guest, _, dir| {
+        for round in 0..5 {
+            let text = "g".repeat(round + 1);
+            assert_eq!(guest.ask(&format!("written('/shared/a', '{text}')")), "ok");
+            assert_eq!(fs::read_to_string(dir.join("a")).expect("read"), text);
+            assert_eq!(guest.ask("chmod(0604, '/shared/a')"), "1");
+            assert_eq!(fs::metadata(dir.join("a")).expect("stat").mode() & 0o7777, 0o604);
+            assert_eq!(guest.ask("rename('/shared/a', '/shared/b')"), "1");
+            assert!(!dir.join("a").exists() && dir.join("b").exists());
+            assert_eq!(guest.ask("utime(100, 200, '/shared/b')"), "1");
+            assert_eq!(fs::metadata(dir.join("b")).expect("stat").mtime(), 200);
+            assert_eq!(guest.ask("truncate('/shared/b', 77)"), "1");
+            assert_eq!(fs::metadata(dir.join("b")).expect("stat").len(), 77);
+            assert_eq!(guest.ask("symlink('to', '/shared/l')"), "1");
+            assert_eq!(fs::read_link(dir.join("l")).expect("link"), Path::new("to"));
+            assert_eq!(guest.ask("mkdir('/shared/d')"), "1");
+            assert!(dir.join("d").is_dir());
+            // And the guest itself sees what it did.
+            assert_eq!(guest.ask("list('/shared')"), "b d file l");
+            assert_eq!(guest.ask("(stat('/shared/b'))[7]"), "77");
+            assert_eq!(guest.ask("rmdir('/shared/d') + unlink('/shared/b', '/shared/l')"), "3");
+            assert_eq!(fs::read_dir(dir).expect("list").count(), 1);
+        }
         guest.end();
     });
 }

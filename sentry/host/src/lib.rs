@@ -9,6 +9,7 @@ pub mod fatal;
 pub mod file_locks;
 pub mod files;
 pub mod filter;
+pub mod inotify;
 pub mod landlock;
 pub mod memory_file;
 pub mod namespaces;

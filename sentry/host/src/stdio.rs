@@ -28,15 +28,13 @@ pub fn write(fd: BorrowedFd<'_>, data: &[u8]) -> Result<usize, Errno> {
 /// pread(2).
 pub fn pread(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`.
-    count(unsafe { libc::pread(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), offset) })
+    nix::sys::uio::pread(fd, buf, offset).map_err(|errno| Errno::from_raw(errno as i32))
 }
 
 /// pwrite(2).
 pub fn pwrite(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<usize, Errno> {
     let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: `data` is valid for reading.
-    count(unsafe { libc::pwrite(fd.as_raw_fd(), data.as_ptr().cast(), data.len(), offset) })
+    nix::sys::uio::pwrite(fd, data, offset).map_err(|errno| Errno::from_raw(errno as i32))
 }
 
 /// preadv2(2) at the file's own position with `RWF_NOWAIT`: `EAGAIN` instead of waiting, `EOPNOTSUPP` from files

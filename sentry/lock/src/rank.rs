@@ -90,6 +90,8 @@ ranks! {
     GoferConnection,
     /// What the gofer is to be told to forget.
     GoferForgotten,
+    /// Where the host was seen to change something. Held while its events are read.
+    GoferWatches,
     /// All mounts. Held while one is made or taken away.
     MountTable,
     /// Where a mount is.

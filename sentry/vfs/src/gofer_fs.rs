@@ -6,10 +6,12 @@
 //! - [`Caching::Forever`], for trees that nobody else changes while the sandbox runs: the third look-up in a
 //!   directory brings the whole directory, and from then on what is there and what is not is answered from memory,
 //!   attributes too. Descriptors opened for reading stay for the next open (the [`MAX_DESCRIPTORS`] used last).
-//! - [`Caching::Revalidate`], for trees that the host and the guest share (`--rw`): what was seen within
-//!   [`VALIDITY`] counts, except for files with several names, whose other names may have changed them. After that
-//!   the gofer is asked. That a name is absent is never remembered. An open always asks; while a file is open, its
-//!   attributes come from its descriptor. There is no watch, so a change by the host can show this much later.
+//! - [`Caching::Revalidate`], for trees that the host and the guest share (`--rw`): in directories that the gofer
+//!   watches, what was seen counts until an event says that it changed, which is looked up each time
+//!   ([`sentry_gofer::watches`]), but for no longer than [`VALIDITY`]: stores to a mapping, reads, new hard links, and other
+//!   machines' changes are no events. Else the gofer is asked: about files with several names, which may be changed by another,
+//!   about what is not watched, and always by an open. That a name is absent is never remembered. While a file is
+//!   open, its attributes come from its descriptor.
 //!
 //! A directory with more than [`MAX_NAMES`] names, or one that may be passed but not listed, is looked up name by
 //! name.
@@ -18,17 +20,19 @@
 
 mod directory;
 mod file;
+mod fresh;
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use sentry_abi::Errno;
 use sentry_gofer::client::Client;
 use sentry_gofer::protocol::{self, NewAttributes, NodeId, Owner, Step, Stop};
+use sentry_gofer::watches::Moment;
 use sentry_gofer::{Access, Time};
 use sentry_host::files;
 use sentry_host::waiting::LongMutex;
@@ -169,6 +173,8 @@ pub struct GoferInode {
     /// The directory it is in and its name there; `None` for the root and for what was removed.
     place: Mutex<Option<Place>, rank::GoferPlace>,
     node: Mutex<Node, rank::GoferNode>,
+    /// The number of the node's watch; 0 if there is none, -1 if there is none to be had.
+    watch: AtomicI32,
     state: Mutex<State, rank::GoferState>,
     /// The gofer holds the file, which has lost its name or is about to.
     held: AtomicBool,
@@ -188,8 +194,12 @@ struct Node {
 struct State {
     identity: Identity,
     attributes: Attributes,
-    /// When; not looked at with [`Caching::Forever`].
+    /// When; not looked at with [`Caching::Forever`], as what follows.
     at: Instant,
+    /// The moment before it was asked for.
+    since: Moment,
+    /// The same for its owner, which only the gofer knows.
+    owner_since: Moment,
     /// False if a change of our own has made the attributes wrong.
     valid: bool,
     /// The descriptor that was opened last.
@@ -217,7 +227,8 @@ pub fn attach(client: &Arc<Client>, export: u32, caching: Caching) -> Result<Arc
         devices: Mutex::default(),
         descriptors: Mutex::default(),
     });
-    let root = GoferInode::new(&fs, None, &attached.root.attributes, attached.root.target);
+    let before = Moment::default();
+    let root = GoferInode::new(&fs, None, &attached.root.attributes, attached.root.target, before);
     root.adopt(attached.root.node);
     Ok(root)
 }
@@ -236,6 +247,7 @@ impl GoferInode {
         place: Option<Place>,
         host: &protocol::Attributes,
         target: Option<Vec<u8>>,
+        since: Moment,
     ) -> Arc<GoferInode> {
         Arc::new_cyclic(|this| GoferInode {
             fs: fs.clone(),
@@ -243,10 +255,13 @@ impl GoferInode {
             kind: host.kind(),
             place: Mutex::new(place),
             node: Mutex::default(),
+            watch: AtomicI32::new(0),
             state: Mutex::new(State {
                 identity: Identity::from(host),
                 attributes: fs.attributes(host),
                 at: Instant::now(),
+                since,
+                owner_since: since,
                 valid: true,
                 open: Weak::new(),
                 open_writable: Weak::new(),
@@ -295,6 +310,7 @@ impl GoferInode {
     /// Takes the number away and tells the gofer.
     fn give_back(&self, node: &mut Node) {
         let old = std::mem::take(node);
+        self.unwatched();
         if let Some(id) = old.id {
             self.fs.client.forget(id, old.references);
         }
@@ -378,64 +394,6 @@ impl GoferInode {
         Ok((step, opened))
     }
 
-    /// Notes what a reply says of this inode.
-    fn note(&self, host: &protocol::Attributes) {
-        let attributes = self.fs.attributes(host);
-        let mut state = self.state.lock();
-        state.identity = Identity::from(host);
-        state.attributes = attributes;
-        state.at = Instant::now();
-        state.valid = true;
-    }
-
-    /// The attributes are not what they were.
-    fn changed(&self) {
-        self.state.lock().valid = false;
-    }
-
-    /// The attributes that count without asking; `None` if there are none, or if an open descriptor knows better.
-    fn known(&self) -> Option<Attributes> {
-        let state = self.state.lock();
-        let counts = match self.fs.caching {
-            Caching::Forever => true,
-            Caching::Revalidate => {
-                let others = state.attributes.nlink > 1 && !self.is_dir();
-                !others && state.open.strong_count() == 0 && state.at.elapsed() < VALIDITY
-            }
-        };
-        (state.valid && counts).then_some(state.attributes)
-    }
-
-    fn refresh(&self) -> Result<Attributes, Errno> {
-        let open = self.state.lock().open.upgrade();
-        if let Some(fd) = open {
-            let mut attributes = file::stat(fd.as_fd())?;
-            // Seen from the sentry's user namespace nobody owns it: the owner is what the gofer said last.
-            let known = self.state.lock().attributes;
-            (attributes.uid, attributes.gid) = (known.uid, known.gid);
-            self.note(&attributes);
-            return Ok(self.state.lock().attributes);
-        }
-        let Some((parent, name)) = self.place() else {
-            if self.node.lock().id.is_none() {
-                // Removed and closed: nobody can say more.
-                return Ok(self.state.lock().attributes);
-            }
-            let attributes = self.with_node(|id| self.fs.client.attributes(id))?;
-            self.note(&attributes);
-            return Ok(self.state.lock().attributes);
-        };
-        let (step, _) = parent.request_lookup(&name, None)?;
-        let same = step.attributes.kind() == self.kind && Identity::from(&step.attributes) == self.identity();
-        if !same {
-            self.fs.client.forget(step.node, 1);
-            return Err(Errno::ESTALE);
-        }
-        self.adopt(step.node);
-        self.note(&step.attributes);
-        Ok(self.state.lock().attributes)
-    }
-
     /// The descriptor for reading that is still there from an earlier open.
     fn kept_descriptor(&self) -> Option<Arc<OwnedFd>> {
         let reading = self.reading.lock();
@@ -453,6 +411,7 @@ impl GoferInode {
         if keeps && let Some(fd) = self.kept_descriptor() {
             return Ok(fd);
         }
+        let since = self.moment();
         let (attributes, fd) = self.fs.with_room(|| match self.place() {
             Some((parent, name)) => {
                 let (step, fd) = parent.request_lookup(&name, Some(access))?;
@@ -462,7 +421,7 @@ impl GoferInode {
             None => self.with_node(|id| self.fs.client.open(id, access)),
         })?;
         // The name may lead to another file by now (an upgrade on the host): it is the one that was opened.
-        self.note(&attributes);
+        self.note(&attributes, since);
         let fd = self.opened(fd, access);
         if keeps {
             self.keep(&fd);
@@ -521,6 +480,7 @@ impl GoferInode {
 
 impl Drop for GoferInode {
     fn drop(&mut self) {
+        self.unwatched();
         let node = self.node.get_mut();
         match node.id {
             Some(id) if *self.held.get_mut() => self.fs.client.forget_now(id, node.references),
@@ -537,14 +497,21 @@ impl Drop for GoferInode {
 
 impl Inode for GoferInode {
     fn attributes(&self) -> Result<Attributes, Errno> {
-        match self.known() {
-            Some(attributes) => Ok(attributes),
-            None => self.refresh(),
+        if let Some(attributes) = self.known(true) {
+            return Ok(attributes);
         }
+        // Only what is in it may have changed: to know that the next time takes a watch.
+        if self.is_dir() && self.known(false).is_some() {
+            self.watched();
+        }
+        self.refresh()
     }
 
     fn permissions(&self) -> Result<Permissions, Errno> {
-        let attributes = self.attributes()?;
+        let attributes = match self.known(false) {
+            Some(attributes) => attributes,
+            None => self.refresh()?,
+        };
         Ok(Permissions {
             mode: attributes.mode,
             uid: attributes.uid,
@@ -576,8 +543,9 @@ impl Inode for GoferInode {
             }
         }
         if new != NewAttributes::default() {
+            let since = self.moment();
             let attributes = self.with_node(|id| self.fs.client.set_attributes(id, &new))?;
-            self.note(&attributes);
+            self.note(&attributes, since);
         }
         Ok(())
     }
@@ -602,6 +570,7 @@ impl Inode for GoferInode {
         let owner = GoferInode::owner(new);
         let mode = new.mode & 0o7777;
         let client = &self.fs.client;
+        let since = self.moment();
         let step = match new.mode & libc::S_IFMT {
             libc::S_IFREG | 0 => self
                 .with_node(|id| client.create(id, name, mode, owner, None))
@@ -612,16 +581,17 @@ impl Inode for GoferInode {
         };
         // A directory that has been removed takes nothing.
         let step = step.map_err(|e| if e == Errno::ESTALE { Errno::ENOENT } else { e })?;
-        Ok(self.made(name, step))
+        Ok(self.made(name, step, since))
     }
 
     fn create_open(&self, name: &[u8], new: &NewInode, flags: u32) -> Result<Created, Errno> {
         self.writable()?;
         let (owner, access) = (GoferInode::owner(new), access_of(flags));
+        let since = self.moment();
         let created = self.with_node(|id| self.fs.client.create(id, name, new.mode & 0o7777, owner, Some(access)));
         match created {
             Ok((step, fd)) => {
-                let inode = self.made(name, step);
+                let inode = self.made(name, step, since);
                 let fd = inode.opened(fd.ok_or(Errno::EIO)?, access);
                 let file = GoferFile::new(inode.clone(), fd, access);
                 Ok((inode, Box::new(file)))
@@ -647,16 +617,18 @@ impl Inode for GoferInode {
     fn symlink(&self, name: &[u8], target: &[u8], new: &NewInode) -> Result<Arc<dyn Inode>, Errno> {
         self.writable()?;
         let owner = GoferInode::owner(new);
+        let since = self.moment();
         let step = self.with_node(|id| self.fs.client.symlink(id, name, target, owner))?;
-        Ok(self.made(name, step))
+        Ok(self.made(name, step, since))
     }
 
     fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<(), Errno> {
         self.writable()?;
         let target = self.own(target)?;
+        let since = self.moment();
         let attributes = target.with_node(|node| self.with_node(|id| self.fs.client.link(node, id, name)))?;
         if Identity::from(&attributes) == target.identity() {
-            target.note(&attributes);
+            target.note(&attributes, since);
         }
         self.linked(name, target);
         Ok(())

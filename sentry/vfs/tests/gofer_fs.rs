@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -243,6 +243,8 @@ fn mapping_gets_a_descriptor_with_the_rights_of_the_open() {
 fn shared_trees_show_what_the_host_does() {
     let fixture = Fixture::new(true, Caching::Revalidate, small);
     assert!(!fixture.root.cacheable());
+    // As a dentry would hold it.
+    let dir = walk(&fixture.root, "dir").expect("dir");
     assert_eq!(walk(&fixture.root, "dir/new").err(), Some(Errno::ENOENT));
     // That a name is absent is not remembered.
     fs::write(fixture.path().join("dir/new"), b"host").expect("write");
@@ -258,9 +260,48 @@ fn shared_trees_show_what_the_host_does() {
     fs::write(fixture.path().join("other"), b"replaced").expect("write");
     fs::rename(fixture.path().join("other"), fixture.path().join("dir/new")).expect("rename");
     assert_eq!(content(&walk(&fixture.root, "dir/new").expect("new")), b"replaced");
-    // Within the second, a name is answered from memory.
-    let (messages, _) = fixture.messages(|| walk(&fixture.root, "dir/new").expect("new"));
+    // While nothing happens, names and attributes are answered from memory.
+    let look = || walk(&fixture.root, "dir/new").expect("new");
+    let (messages, inode) = fixture.messages(look);
+    assert_eq!(messages, 1);
+    let (messages, _) = fixture.messages(|| {
+        look();
+        inode.attributes().expect("attributes")
+    });
     assert_eq!(messages, 0);
+    // A change is seen at once.
+    let mode = || look().attributes().expect("attributes").mode & 0o7777;
+    for wanted in [0o600, 0o640, 0o644] {
+        fs::set_permissions(fixture.path().join("dir/new"), fs::Permissions::from_mode(wanted)).expect("chmod");
+        assert_eq!(
+            (mode(), inode.permissions().expect("permissions").mode & 0o7777),
+            (wanted, wanted)
+        );
+    }
+    // What happens beside it is no matter.
+    fs::write(fixture.path().join("dir/beside"), b"").expect("write");
+    assert_eq!(fixture.messages(mode), (0, 0o644));
+    fs::remove_file(fixture.path().join("dir/beside")).expect("remove");
+    // A directory changes with its names.
+    for size in 0..3 {
+        let before = dir.attributes().expect("attributes").nlink;
+        fs::create_dir(fixture.path().join("dir").join(format!("below{size}"))).expect("mkdir");
+        assert_eq!(dir.attributes().expect("attributes").nlink, before + 1);
+    }
+    let (messages, _) = fixture.messages(|| dir.attributes().expect("attributes"));
+    assert_eq!(messages, 0);
+    for size in 0..3 {
+        fs::remove_dir(fixture.path().join("dir").join(format!("below{size}"))).expect("rmdir");
+    }
+    // More than are remembered one by one, and more than the host keeps.
+    for number in 0..9_000 {
+        fs::write(fixture.path().join("dir").join(number.to_string()), b"").expect("write");
+    }
+    for number in 0..9_000 {
+        fs::remove_file(fixture.path().join("dir").join(number.to_string())).expect("remove");
+    }
+    fs::set_permissions(fixture.path().join("dir/new"), fs::Permissions::from_mode(0o600)).expect("chmod");
+    assert_eq!(mode(), 0o600);
     assert_eq!(names(&*walk(&fixture.root, "dir").expect("dir")).len(), 4);
 }
 
@@ -419,7 +460,8 @@ fn what_is_in_use_outlives_its_name() {
     // Nobody uses this one: removing it takes what it took.
     tree.open("dir/other", libc::O_CREAT | libc::O_WRONLY).expect("create");
     let (messages, ()) = fixture.messages(|| vfs.unlink(&caller, At::Cwd, b"dir/other").expect("unlink"));
-    assert!(messages <= 2, "{messages}");
+    // The names, and then their watches.
+    assert!(messages <= 4, "{messages}");
 
     let dir = vfs
         .resolve(&caller, At::Cwd, b"dir/below", Lookup::empty())
@@ -612,7 +654,8 @@ fn a_shared_tree_is_what_the_host_has() {
             assert!(stat.is_ok());
         }
     });
-    assert!(messages <= 2, "{messages}");
+    // The names, and then their watches.
+    assert!(messages <= 4, "{messages}");
     tree.vfs
         .rename(&tree.caller(), At::Cwd, b"/dir", At::Cwd, b"/moved", 0)
         .expect("rename");

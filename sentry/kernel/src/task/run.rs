@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use sentry_abi::Errno;
+use sentry_gofer::watches;
 use sentry_platform::{BoxFuture, Event, SyscallArgs};
 
 use super::exit::end_thread;
@@ -126,6 +127,7 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
                 count.fetch_add(1, Ordering::Relaxed);
             }
             CURRENT.set(thread.tid());
+            watches::new_call();
             row.2(thread, args)
         }
         None => {
@@ -180,6 +182,7 @@ async fn until_killed(thread: &Arc<Thread>, mut future: BoxFuture<'static, SysRe
         if thread.killed() && !thread.shielded.load(Ordering::SeqCst) {
             return Poll::Ready(None);
         }
+        watches::new_call();
         future.as_mut().poll(cx).map(Some)
     })
     .await

@@ -7,8 +7,9 @@ use std::time::Instant;
 use sentry_abi::Errno;
 use sentry_gofer::Access;
 use sentry_gofer::protocol::{Attributes, EntryDetails, Step};
+use sentry_gofer::watches::Moment;
 
-use super::{Caching, GoferInode, Identity, MAX_NAMES, VALIDITY};
+use super::{Caching, GoferInode, Identity, MAX_NAMES, Place, VALIDITY};
 use crate::file::DirEntry;
 
 /// More entries than any directory that makes sense, against a gofer that lists for ever.
@@ -39,6 +40,8 @@ enum Listing {
     /// All names.
     Known {
         at: Instant,
+        /// The moment before it was asked for.
+        since: Moment,
         names: HashMap<Box<[u8]>, Known>,
         /// What [`Known::order`] the next new name gets.
         next: u32,
@@ -117,30 +120,38 @@ impl GoferInode {
                     let known = names.get_mut(name).ok_or(Errno::ENOENT)?;
                     if let Some(details) = &known.details {
                         let (attributes, target) = (details.attributes, details.target.clone());
-                        return self.child_inode(&mut directory, name, &attributes, target);
+                        return self.child_inode(&mut directory, name, &attributes, target, Moment::default());
                     }
                 }
             }
             Caching::Revalidate => {
+                // Most directories that are looked into once are not looked into again.
+                if directory.asked > 0 {
+                    self.watched();
+                }
+                directory.asked = 1;
                 if let Some(child) = child
-                    && child.known().is_some()
+                    && child.known(false).is_some()
                 {
                     child.put(self, name);
                     return Ok(child);
                 }
-                if let Listing::Known { at, names, .. } = &directory.listing
+                if let Listing::Known { at, since, names, .. } = &directory.listing
                     && at.elapsed() < VALIDITY
+                    && self.name_holds(name, *since)
                     && let Some(details) = names.get(name).and_then(|known| known.details.as_ref())
                     && (details.attributes.nlink == 1 || details.attributes.is_dir())
                 {
-                    let (at, attributes, target) = (*at, details.attributes, details.target.clone());
-                    let inode = self.child_inode(&mut directory, name, &attributes, target)?;
+                    let (at, since) = (*at, *since);
+                    let (attributes, target) = (details.attributes, details.target.clone());
+                    let inode = self.child_inode(&mut directory, name, &attributes, target, since)?;
                     // As old as the listing.
                     inode.state.lock().at = at;
                     return Ok(inode);
                 }
             }
         }
+        let since = self.moment();
         let asked = if ahead {
             self.request_lookup_ahead(name)
         } else {
@@ -156,7 +167,7 @@ impl GoferInode {
                 return Err(errno);
             }
         };
-        let inode = self.child_inode(&mut directory, name, &step.attributes, step.target)?;
+        let inode = self.child_inode(&mut directory, name, &step.attributes, step.target, since)?;
         inode.adopt(step.node);
         if let Some(fd) = fd {
             let fd = inode.opened(fd, Access::Read);
@@ -172,28 +183,42 @@ impl GoferInode {
         name: &[u8],
         attributes: &Attributes,
         target: Option<Vec<u8>>,
+        since: Moment,
     ) -> Result<Arc<GoferInode>, Errno> {
         if let Some(child) = directory.child(name) {
-            if child.kind == attributes.kind() && child.identity() == Identity::from(attributes) {
-                child.note(attributes);
+            // A link that was made anew may have the old one's number.
+            let leads_on = target.is_none() || child.target.get() == target.as_ref();
+            if child.kind == attributes.kind() && child.identity() == Identity::from(attributes) && leads_on {
+                child.note(attributes, since);
                 child.put(self, name);
                 return Ok(child);
             }
             self.lost(Some(child), name);
         }
         let this = self.this.upgrade().ok_or(Errno::EIO)?;
-        let inode = GoferInode::new(&self.fs, Some((this, name.into())), attributes, target);
+        let inode = GoferInode::new(&self.fs, Some((this, name.into())), attributes, target, since);
         directory.insert(name, &inode);
         Ok(inode)
     }
 
-    /// Gives the inode a place if it has none: another name of it may be gone.
+    /// Gives the inode a place, if what it has is not good: another name of it may be gone.
     fn put(&self, parent: &GoferInode, name: &[u8]) {
+        let stays = |place: &Option<Place>| match place {
+            // Where a shared file was seen last is where it is.
+            Some((old, its)) => {
+                self.fs.caching == Caching::Forever || (std::ptr::eq(Arc::as_ptr(old), parent) && **its == *name)
+            }
+            None => false,
+        };
+        if stays(&self.place.lock()) {
+            return;
+        }
         let Some(parent) = parent.this.upgrade() else { return };
         let mut place = self.place.lock();
-        if place.is_none() {
-            *place = Some((parent, name.into()));
-        }
+        let old = (!stays(&place)).then(|| place.replace((parent, name.into())));
+        drop(place);
+        // Its drop may take locks.
+        drop(old);
     }
 
     /// `name` in this directory does not lead to `inode` any more.
@@ -213,6 +238,7 @@ impl GoferInode {
 
     /// Brings the whole directory, if it is to be had.
     fn load(&self, directory: &mut Directory) -> Result<(), Errno> {
+        let (at, since) = (Instant::now(), self.moment());
         let mut names = HashMap::new();
         let (mut cursor, mut order) = (0, 0);
         loop {
@@ -244,7 +270,8 @@ impl GoferInode {
             }
         }
         directory.listing = Listing::Known {
-            at: Instant::now(),
+            at,
+            since,
             names,
             next: order,
         };
@@ -262,6 +289,7 @@ impl GoferInode {
             };
             // A listing of a shared tree that the guest reads twice is the host's twice.
             if stale || self.fs.caching == Caching::Revalidate {
+                self.watched();
                 self.load(&mut directory)?;
             }
             if let Listing::Known { names, .. } = &directory.listing {
@@ -292,10 +320,10 @@ impl GoferInode {
     }
 
     /// A new file is there.
-    pub(super) fn made(&self, name: &[u8], step: Step) -> Arc<GoferInode> {
+    pub(super) fn made(&self, name: &[u8], step: Step, since: Moment) -> Arc<GoferInode> {
         let mut directory = self.directory.lock_anyway();
         let place = self.this.upgrade().map(|this| (this, name.into()));
-        let inode = GoferInode::new(&self.fs, place, &step.attributes, step.target);
+        let inode = GoferInode::new(&self.fs, place, &step.attributes, step.target, since);
         inode.adopt(step.node);
         let old = directory.removed(name);
         self.lost(old, name);

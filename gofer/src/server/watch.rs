@@ -1,0 +1,96 @@
+//! Watching directories that the host changes too.
+//!
+//! The gofer places the watches, and the sentry has the descriptor and reads the events: it so learns, without a
+//! message, whether what it remembers still holds. A directory is watched by its path in `/proc/self/fd`, so it is the
+//! one that the node stands for, and needs the right to list it.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use sentry_abi::Errno;
+use sentry_host::inotify;
+
+use super::{Answer, Server};
+use crate::protocol::{NodeId, Reply};
+
+/// The most directories that are watched: the host's bound is for all programs of a user.
+pub const MAX_WATCHES: usize = 4096;
+
+/// The watches.
+#[derive(Default)]
+pub(super) struct Watcher {
+    /// Made when it is first asked for.
+    inotify: Option<OwnedFd>,
+    /// The working directory is `/proc/self/fd`.
+    here: bool,
+    /// How many nodes have a watch: one directory may be several nodes.
+    nodes: HashMap<i32, usize>,
+}
+
+impl Watcher {
+    /// From now on the working directory is this process's `/proc/self/fd`.
+    pub(super) fn names_from_here(&mut self) {
+        self.here = true;
+    }
+
+    fn descriptor(&mut self) -> Result<BorrowedFd<'_>, Errno> {
+        if self.inotify.is_none() {
+            self.inotify = Some(inotify::new()?);
+        }
+        self.inotify.as_ref().map(OwnedFd::as_fd).ok_or(Errno::EMFILE)
+    }
+
+    fn add(&mut self, directory: BorrowedFd<'_>) -> Result<i32, Errno> {
+        let root = if self.here { "" } else { "/proc/self/fd/" };
+        let path = CString::new(format!("{root}{}", directory.as_raw_fd())).map_err(|_| Errno::EINVAL)?;
+        let watch = inotify::add(self.descriptor()?, &path)?;
+        if self.nodes.len() >= MAX_WATCHES && !self.nodes.contains_key(&watch) {
+            inotify::remove(self.descriptor()?, watch);
+            return Err(Errno::ENOSPC);
+        }
+        *self.nodes.entry(watch).or_default() += 1;
+        Ok(watch)
+    }
+
+    /// Ends the watches of nodes that are gone.
+    pub(super) fn forget(&mut self, watches: Vec<i32>) {
+        for watch in watches {
+            let Some(nodes) = self.nodes.get_mut(&watch) else {
+                continue;
+            };
+            *nodes -= 1;
+            if *nodes == 0 {
+                self.nodes.remove(&watch);
+                if let Some(inotify) = &self.inotify {
+                    inotify::remove(inotify.as_fd(), watch);
+                }
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Gives the sentry the descriptor that tells of changes.
+    pub(super) fn notifications(&mut self) -> Answer {
+        let inotify = self.watcher.descriptor()?.try_clone_to_owned().map_err(Errno::from)?;
+        Ok((Reply::Notifications, Some(inotify)))
+    }
+
+    /// Watches a directory until its node is forgotten. In an export of what everybody may read there are no watches:
+    /// they would tell of more.
+    pub(super) fn watch(&mut self, node: NodeId) -> Answer {
+        self.watcher.forget(self.nodes.take_unwatched());
+        let export = self.export_of(node)?;
+        if export.world_readable_only || export.hide_credentials {
+            return Err(Errno::EACCES);
+        }
+        if let Some(watch) = self.nodes.watch(node) {
+            return Ok((Reply::Watched(watch), None));
+        }
+        let found = self.find_directory(node)?;
+        let watch = self.watcher.add(found.fd.as_fd())?;
+        self.nodes.set_watch(node, watch);
+        Ok((Reply::Watched(watch), None))
+    }
+}
