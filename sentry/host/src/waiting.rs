@@ -221,21 +221,45 @@ mod tests {
 
     #[test]
     fn a_long_wait_hands_off_once_and_can_be_given_up() {
-        let waiter = patience(5, 2);
         let lock = LongMutex::<_, DentryChildren>::new(());
-        let held = lock.lock().unwrap();
-        assert_eq!(lock.lock().err(), Some(Errno::EINTR));
-        assert_eq!((waiter.hand_offs.get(), waiter.looks.get()), (4, 0));
-        patience(0, 2);
-        assert_eq!(lock.lock().err(), Some(Errno::ENOMEM));
-        drop(held);
+        elsewhere(
+            || lock.lock_anyway(),
+            || {
+                let waiter = patience(5, 2);
+                assert_eq!(lock.lock().err(), Some(Errno::EINTR));
+                assert_eq!((waiter.hand_offs.get(), waiter.looks.get()), (4, 0));
+                patience(0, 2);
+                assert_eq!(lock.lock().err(), Some(Errno::ENOMEM));
+            },
+        );
         assert!(lock.lock().is_ok());
         let lock = LongRwLock::<_, RenameLock>::new(());
-        let held = lock.read_anyway();
-        patience(1, 1);
-        assert_eq!(lock.write().err(), Some(Errno::EINTR));
-        drop(held);
+        elsewhere(
+            || lock.read_anyway(),
+            || {
+                patience(1, 1);
+                assert_eq!(lock.write().err(), Some(Errno::EINTR));
+            },
+        );
         assert!(lock.write().is_ok());
+    }
+
+    /// Does something while another thread holds a lock.
+    fn elsewhere<G>(lock: impl FnOnce() -> G + Send, then: impl FnOnce()) {
+        let (held, locked) = std::sync::mpsc::channel();
+        let (done, finished) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let guard = lock();
+                held.send(()).unwrap();
+                // Until then, or until that has failed.
+                let _ = finished.recv();
+                drop(guard);
+            });
+            locked.recv().unwrap();
+            then();
+            drop(done);
+        });
     }
 
     #[test]
