@@ -141,9 +141,10 @@ def editing():
     t.command("ecko one\x02\x02\x02\x02\x02\x7fh\x05 two\x17three", "one three\r\n")
     t.command("echo 'é€x\x7f'", "é€\r\n")
     t.command("\x10", "é€\r\n")
-    t.send("abandoned\x03")
-    t.expect("^C")
-    t.expect("$ ")
+    t.send("abandoned")
+    t.expect("abandoned")
+    # Readline forgets one that comes between its look for signals and its read(2).
+    t.insist("\x03", "$ ")
     t.command("echo $?", "130\r\n")
     t.send("\x04")
     t.expect("exit")
