@@ -62,7 +62,7 @@ static void *work(void *arg) {
 
 int main(int argc, char **argv) {
     if (argc > 1) kills /= atoi(argv[1]), timers /= atoi(argv[1]);
-    alarm(120);
+    alarm(1800);
     struct sigaction a = { .sa_sigaction = on_kill, .sa_flags = SA_SIGINFO | SA_RESTART };
     sigaction(SIGRTMIN + 1, &a, NULL);
     a.sa_sigaction = on_timer;

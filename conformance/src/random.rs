@@ -29,7 +29,11 @@ pub fn units(host: &Host) -> Vec<Unit<'_>> {
     let new = || std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64);
     let seeds = match host.options.seed {
         Some(seed) => vec![seed],
-        None => vec![FIXED, new()],
+        None => {
+            let seed = new();
+            eprintln!("random: the new seed is {seed:x}");
+            vec![FIXED, seed]
+        }
     };
     let mut units: Vec<Unit<'_>> = Vec::new();
     for &kind in KINDS {

@@ -4,6 +4,7 @@
 //! calls of processes for which that is switched off, and the priority-inheriting operations, always.
 
 pub mod pi;
+pub mod requeue;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ mod regions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sentry_abi::PAGE_SIZE;
+use sentry_abi::{Errno, PAGE_SIZE};
 use sentry_loader::stack::StackImage;
 use sentry_loader::{Backing as PlanBacking, Plan, vdso};
 use sentry_lock::{Mutex, rank};
@@ -188,9 +188,17 @@ impl MemoryMap {
         self.with(|state| state.apply(&MemoryLogEntry::Munmap { addr, len }));
     }
 
-    /// Records mprotect(2).
-    pub fn record_protect(&self, addr: u64, len: u64, prot: i32) {
-        self.with(|state| state.apply(&MemoryLogEntry::Mprotect { addr, len, prot }));
+    /// Records mprotect(2), also one that failed: it has changed what lies before the place where it failed.
+    pub fn record_protect(&self, addr: u64, len: u64, prot: i32, result: Result<(), Errno>) {
+        let result = result.map_or_else(|errno| -errno.raw(), |()| 0);
+        self.with(|state| {
+            state.apply(&MemoryLogEntry::Mprotect {
+                addr,
+                len,
+                prot,
+                result,
+            })
+        });
     }
 
     /// Records mremap(2).
@@ -256,12 +264,12 @@ impl MemoryMap {
         })
     }
 
-    /// Sets or clears the lock of a range; false if a part of it is not mapped.
+    /// Sets or clears the lock of a range up to the first hole; false if there is one.
     pub fn set_locked(&self, addr: u64, len: u64, locked: bool) -> bool {
         self.with(|state| {
-            let covered = state.regions.covers(addr, len);
-            state.regions.change(addr, len, |region| region.locked = locked);
-            covered
+            let reach = state.regions.reach(addr, len);
+            state.regions.change(addr, reach, |region| region.locked = locked);
+            reach >= len
         })
     }
 
@@ -321,9 +329,20 @@ impl State {
                 self.regions.insert(region);
             }
             MemoryLogEntry::Munmap { addr, len } => self.regions.remove(addr, len),
-            MemoryLogEntry::Mprotect { addr, len, prot } => {
+            MemoryLogEntry::Mprotect {
+                addr,
+                len,
+                prot,
+                result,
+            } => {
+                let reach = match -result {
+                    0 => len,
+                    libc::ENOMEM => self.regions.reach(addr, len),
+                    libc::EACCES => self.regions.reach_where(addr, len, |region| region.allows(prot)),
+                    _ => 0,
+                };
                 self.regions
-                    .change(addr, len, |region| region.prot = prot & regions::PROT_MASK);
+                    .change(addr, reach, |region| region.prot = prot & regions::PROT_MASK);
             }
             MemoryLogEntry::Mremap {
                 addr,

@@ -121,16 +121,22 @@ impl Ring {
     }
 }
 
-/// A run of bytes in a pipe that has seen packet mode.
-struct Segment {
+/// What Linux keeps in one page: a pipe has room for so many of them, however little is in each.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// Where in its page the first byte is.
+    start: usize,
     len: usize,
+    /// A packet of its own (packet mode).
     packet: bool,
+    /// A write that fits behind what is there is put there.
+    open: bool,
 }
 
 struct State {
     ring: Ring,
-    /// Empty while everything in the ring is plain stream data; else it describes the whole ring.
-    segments: VecDeque<Segment>,
+    /// Describes the whole ring.
+    slots: VecDeque<Slot>,
     capacity: usize,
     charge: Charge,
     readers: usize,
@@ -141,56 +147,45 @@ struct State {
 }
 
 impl State {
-    fn free(&self) -> usize {
-        let free = self.capacity.saturating_sub(self.ring.len);
-        // Each packet takes a page of its own.
-        if !self.segments.is_empty() && self.segments.len() >= (self.capacity / PIPE_BUF).max(1) {
-            0
-        } else {
-            free
-        }
+    fn free_slots(&self) -> usize {
+        (self.capacity / PIPE_BUF).saturating_sub(self.slots.len())
     }
 
-    fn push(&mut self, data: &[u8], packet: bool) {
-        if packet || !self.segments.is_empty() {
-            if self.segments.is_empty() && self.ring.len > 0 {
-                self.segments.push_back(Segment {
-                    len: self.ring.len,
-                    packet: false,
-                });
-            }
-            match self.segments.back_mut() {
-                Some(last) if !packet && !last.packet => last.len += data.len(),
-                _ => self.segments.push_back(Segment {
-                    len: data.len(),
-                    packet,
-                }),
-            }
-        }
+    /// Puts `data`, at most a page, into a slot of its own.
+    fn push(&mut self, data: &[u8], slot: Slot) {
+        self.slots.push_back(Slot {
+            len: data.len(),
+            ..slot
+        });
         self.ring.push(data, self.capacity);
+    }
+
+    /// Appends `data` to the last slot, if it fits there.
+    fn append(&mut self, data: &[u8]) -> bool {
+        let last = self.slots.back_mut();
+        let Some(last) = last.filter(|last| last.open && last.start + last.len + data.len() <= PIPE_BUF) else {
+            return false;
+        };
+        last.len += data.len();
+        self.ring.push(data, self.capacity);
+        true
     }
 
     /// Copies out what one read would get: the bytes for the reader and how many leave the pipe.
     fn peek(&self, out: &mut [u8]) -> (usize, usize) {
-        if self.segments.is_empty() {
-            let n = self.ring.peek(out);
-            return (n, n);
-        }
         let (mut wanted, mut consumed) = (0, 0);
-        for segment in &self.segments {
+        for slot in &self.slots {
             let room = out.len() - wanted;
             if room == 0 {
                 break;
             }
-            if segment.packet {
+            let n = slot.len.min(room);
+            wanted += n;
+            if slot.packet {
                 // A packet ends the read, and what did not fit is lost.
-                let n = segment.len.min(room);
-                wanted += n;
-                consumed += segment.len;
+                consumed += slot.len;
                 break;
             }
-            let n = segment.len.min(room);
-            wanted += n;
             consumed += n;
         }
         let wanted = self.ring.peek(&mut out[..wanted]);
@@ -200,13 +195,14 @@ impl State {
     fn consume(&mut self, mut n: usize) {
         self.ring.discard(n);
         while n > 0 {
-            let Some(first) = self.segments.front_mut() else { break };
+            let Some(first) = self.slots.front_mut() else { break };
             if first.len > n {
+                first.start += n;
                 first.len -= n;
                 break;
             }
             n -= first.len;
-            self.segments.pop_front();
+            self.slots.pop_front();
         }
     }
 }
@@ -223,7 +219,7 @@ impl Default for Pipe {
         Pipe {
             state: Mutex::new(State {
                 ring: Ring::default(),
-                segments: VecDeque::new(),
+                slots: VecDeque::new(),
                 capacity: charge.0,
                 charge,
                 readers: 0,
@@ -312,7 +308,7 @@ impl Pipe {
         if capacity > state.capacity && TOTAL.load(Ordering::Relaxed) + capacity - state.capacity > SOFT_TOTAL {
             return Err(Errno::EPERM);
         }
-        if state.ring.len > capacity || state.segments.len() > capacity / PIPE_BUF {
+        if state.slots.len() > capacity / PIPE_BUF {
             return Err(Errno::EBUSY);
         }
         if state.ring.bytes.len() > capacity {
@@ -331,10 +327,10 @@ impl Pipe {
             return Ok(0);
         }
         let mut state = self.state.lock();
-        if state.ring.len == 0 && state.segments.is_empty() {
+        if state.slots.is_empty() {
             return if state.writers == 0 { Ok(0) } else { Err(Errno::EAGAIN) };
         }
-        let before = state.free();
+        let before = state.free_slots();
         let (n, consumed) = state.peek(buf);
         state.consume(consumed);
         self.after_read(state, before);
@@ -342,7 +338,7 @@ impl Pipe {
     }
 
     fn after_read(&self, state: MutexGuard<'_, State, rank::Pipe>, free_before: usize) {
-        let wake = free_before < PIPE_BUF && state.free() >= PIPE_BUF;
+        let wake = free_before == 0 && state.free_slots() > 0;
         drop(state);
         if wake {
             self.queue.wake(WRITABLE);
@@ -361,7 +357,7 @@ impl Pipe {
     /// Drops `n` bytes from the front, after [`Self::peek`].
     pub fn discard(&self, n: usize) {
         let mut state = self.state.lock();
-        let before = state.free();
+        let before = state.free_slots();
         state.consume(n);
         self.after_read(state, before);
     }
@@ -375,23 +371,25 @@ impl Pipe {
         if state.readers == 0 {
             return Err(Errno::EPIPE);
         }
-        let mut written = 0;
-        if packets {
-            for chunk in data.chunks(PIPE_BUF) {
-                if state.free() < chunk.len() {
-                    break;
-                }
-                state.push(chunk, true);
-                written += chunk.len();
-            }
+        // As Linux: the part of a page first, behind what the last slot has, and then a slot for each page.
+        let part = data.len() % PIPE_BUF;
+        let mut written = if part > 0 && state.append(&data[..part]) {
+            part
         } else {
-            let free = state.free();
-            if data.len() <= free || data.len() > PIPE_BUF {
-                written = data.len().min(free);
-                if written > 0 {
-                    state.push(&data[..written], false);
-                }
+            0
+        };
+        for page in data[written..].chunks(PIPE_BUF) {
+            if state.free_slots() == 0 {
+                break;
             }
+            let slot = Slot {
+                start: 0,
+                len: 0,
+                packet: packets,
+                open: !packets,
+            };
+            state.push(page, slot);
+            written += page.len();
         }
         drop(state);
         if written == 0 {
@@ -401,24 +399,77 @@ impl Pipe {
         Ok(written)
     }
 
-    /// How many bytes fit.
+    /// How many bytes of whole pages fit.
     pub fn room(&self) -> usize {
-        self.state.lock().free()
+        self.state.lock().free_slots() * PIPE_BUF
     }
 
     /// Appends what fits, a part if need be; with `all` everything, beyond the capacity (for what cannot be given
-    /// back). `EPIPE` without readers, `EAGAIN` if nothing fits.
-    pub fn fill(&self, data: &[u8], all: bool) -> Result<usize, Errno> {
+    /// back). The first byte comes to lie at `start` in its page. `EPIPE` without readers, `EAGAIN` if nothing fits.
+    pub fn fill(&self, data: &[u8], start: usize, all: bool) -> Result<usize, Errno> {
+        let mut slot = Slot {
+            start: start % PIPE_BUF,
+            len: 0,
+            packet: false,
+            open: false,
+        };
+        self.add(|state| {
+            let mut done = 0;
+            while done < data.len() && (all || state.free_slots() > 0) {
+                let piece = (data.len() - done).min(PIPE_BUF - slot.start);
+                state.push(&data[done..done + piece], slot);
+                slot.start = 0;
+                done += piece;
+            }
+            done
+        })
+    }
+
+    /// Copies as many of another pipe's pages as fit, at most `len` bytes, without taking them: the bytes of it. A
+    /// `copy` is closed for later writes. `EPIPE` without readers here, `EAGAIN` if nothing fits or the other one is
+    /// empty and has writers.
+    pub fn fill_from(&self, from: &Pipe, len: usize, copy: bool) -> Result<usize, Errno> {
+        let mut slots = Vec::new();
+        let mut data = Vec::new();
+        {
+            let state = from.state.lock();
+            let mut left = len;
+            for slot in &state.slots {
+                if left == 0 {
+                    break;
+                }
+                let len = slot.len.min(left);
+                let open = slot.open && len == slot.len && !copy;
+                slots.push(Slot { len, open, ..*slot });
+                left -= len;
+            }
+            data.resize(len - left, 0);
+            state.ring.peek(&mut data);
+            if slots.is_empty() {
+                return if state.writers == 0 { Ok(0) } else { Err(Errno::EAGAIN) };
+            }
+        }
+        self.add(|state| {
+            let mut done = 0;
+            for slot in slots.iter().take(state.free_slots()) {
+                state.push(&data[done..done + slot.len], *slot);
+                done += slot.len;
+            }
+            done
+        })
+    }
+
+    /// Runs `push`, which says how much it added, and tells the readers.
+    fn add(&self, push: impl FnOnce(&mut State) -> usize) -> Result<usize, Errno> {
         let mut state = self.state.lock();
         if state.readers == 0 {
             return Err(Errno::EPIPE);
         }
-        let count = if all { data.len() } else { data.len().min(state.free()) };
+        let count = push(&mut state);
+        drop(state);
         if count == 0 {
             return Err(Errno::EAGAIN);
         }
-        state.push(&data[..count], false);
-        drop(state);
         self.queue.wake(READABLE);
         Ok(count)
     }
@@ -479,7 +530,7 @@ impl Drop for PipeEnd {
         if state.readers == 0 && state.writers == 0 {
             // A FIFO without openers keeps nothing.
             state.ring = Ring::default();
-            state.segments.clear();
+            state.slots.clear();
         }
         drop(state);
         if !events.is_empty() {
@@ -503,7 +554,7 @@ impl FileOps for PipeEnd {
         let state = self.pipe.state.lock();
         let mut events = PollEvents::empty();
         if self.read {
-            if state.ring.len > 0 || !state.segments.is_empty() {
+            if !state.slots.is_empty() {
                 events |= READABLE;
             }
             if state.writers == 0 && self.quiet_until != Some(state.writer_opens) {
@@ -511,7 +562,7 @@ impl FileOps for PipeEnd {
             }
         }
         if self.write {
-            if state.free() >= PIPE_BUF {
+            if state.free_slots() > 0 {
                 events |= WRITABLE;
             }
             if state.readers == 0 {

@@ -48,6 +48,11 @@ impl Side {
         )
     }
 
+    /// True for a source: not every text of /proc is one.
+    pub fn gives(&self) -> bool {
+        self.takes_part() && self.file.ops().spliced()
+    }
+
     /// True if what was read can be read again.
     fn rereadable(&self) -> bool {
         let ops = self.file.ops();
@@ -101,11 +106,20 @@ impl Side {
         io::allowed(thread, self.place(), len)
     }
 
-    /// Writes at the side's place and moves it. With `all`, a pipe takes everything.
-    fn write(&mut self, data: &[u8], all: bool) -> Result<usize, Errno> {
+    /// Where in a page the side's place is: so lie the bytes of a file's pages in a pipe.
+    fn in_page(&self) -> usize {
+        match self.place() {
+            CURRENT => 0,
+            place => (place % sentry_abi::PAGE_SIZE) as usize,
+        }
+    }
+
+    /// Writes at the side's place and moves it. With `all`, a pipe takes everything; there, the first byte comes to
+    /// lie at `start` in a page.
+    fn write(&mut self, data: &[u8], start: usize, all: bool) -> Result<usize, Errno> {
         let ops = self.file.ops();
         if let Some(pipe) = pipe_of(&self.file) {
-            return pipe.fill(data, all);
+            return pipe.fill(data, start, all);
         }
         if let Some(offset) = &mut self.offset {
             let (written, end) = ops.write(&self.file, data, *offset)?;
@@ -172,6 +186,12 @@ impl Transfer {
     fn piece(&mut self, thread: &Thread) -> Result<usize, Errno> {
         let Transfer { from, to, left, .. } = self;
         let rereadable = from.rereadable();
+        if let Some(target) = pipe_of(&to.file)
+            && pipe_of(&from.file).is_none()
+            && target.openers().readers == 0
+        {
+            return Err(Errno::EPIPE);
+        }
         let mut len = (*left).min(CHUNK);
         if !rereadable {
             len = len.min(to.room());
@@ -179,13 +199,19 @@ impl Transfer {
                 return Err(Errno::EAGAIN);
             }
         }
+        if let (Some(source), Some(target)) = (pipe_of(&from.file), pipe_of(&to.file)) {
+            let count = target.fill_from(source, len, false)?;
+            source.discard(count);
+            return Ok(count);
+        }
         let len = to.allowed(thread, len)?;
+        let start = from.in_page();
         with_scratch(len, |buf| {
             let read = from.peek(buf)?.min(buf.len());
             if read == 0 {
                 return Ok(0);
             }
-            match to.write(&buf[..read], !rereadable) {
+            match to.write(&buf[..read], start, !rereadable) {
                 Ok(written) => {
                     from.advance(written, read);
                     Ok(written)
@@ -238,7 +264,7 @@ impl Transfer {
                     written
                 })
         } else {
-            self.to.write(&data, false)
+            self.to.write(&data, self.from.in_page(), false)
         };
         self.from.advance(*written.as_ref().unwrap_or(&0), read);
         written

@@ -196,10 +196,13 @@ pub enum MemoryLogEntry {
         addr: u64,
         len: u64,
     },
+    /// Also one that failed: it has changed what lies before the place where it failed.
     Mprotect {
         addr: u64,
         len: u64,
         prot: i32,
+        /// 0, or the negative error.
+        result: i32,
     },
     Mremap {
         addr: u64,

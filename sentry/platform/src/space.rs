@@ -305,6 +305,7 @@ impl AddressSpace for Space {
                     addr: a[0],
                     len: a[1],
                     prot: a[2] as i32,
+                    result: a[3] as i32,
                 },
                 log::MREMAP => MemoryLogEntry::Mremap {
                     addr: a[0],

@@ -20,6 +20,7 @@ const MAP_PRIVATE: u64 = 0x02;
 const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MREMAP_FIXED: u64 = 2;
 /// PRIVATE, FIXED, ANONYMOUS, DENYWRITE, EXECUTABLE, NORESERVE, POPULATE, NONBLOCK, STACK, FIXED_NOREPLACE.
 const MMAP_FLAGS: u64 = MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | 0x800 | 0x1000 | 0x4000 | 0x8000 | 0x1_0000 | 0x2_0000 | MAP_FIXED_NOREPLACE;
 
@@ -200,8 +201,9 @@ fn memory(nr: u64, a: &[u64; 6]) -> Answer {
             }
             sys::MPROTECT if in_guest(a[0], a[1]) && a[2] & !7 == 0 => {
                 let result = sys::call(sys::MPROTECT, [a[0], a[1], a[2], 0, 0, 0]);
-                if result == 0 {
-                    log(log::MPROTECT, 0, [a[0], a[1], a[2], 0]);
+                // One that failed may have changed a part.
+                if result == 0 || result == sys::ENOMEM || result == sys::EACCES {
+                    log(log::MPROTECT, 0, [a[0], a[1], a[2], result as u64]);
                 }
                 Answer::Result(result)
             }
@@ -209,6 +211,8 @@ fn memory(nr: u64, a: &[u64; 6]) -> Answer {
                 let result = sys::call(sys::MREMAP, [a[0], a[1], a[2], a[3], a[4], 0]);
                 if result >= 0 {
                     log(log::MREMAP, a[3] as u32, [a[0], a[1], a[2], result as u64]);
+                } else if a[3] & MREMAP_FIXED != 0 {
+                    left_behind(a);
                 }
                 Answer::Result(result)
             }
@@ -219,6 +223,21 @@ fn memory(nr: u64, a: &[u64; 6]) -> Answer {
             _ => Answer::Sentry,
         }
     })
+}
+
+/// Logs what a failed mremap(2) to a fixed address has unmapped: its target, and what lay beyond the new length.
+fn left_behind(a: &[u64; 6]) {
+    let (new_addr, old, new) = (a[4], page_up(a[1]), page_up(a[2]));
+    let note = |addr: u64, len: u64| {
+        let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+        // Taken for a moment: only where nothing is left does that work.
+        if len > 0 && log_has_room() && sys::call(sys::MMAP, [addr, len, 0, flags, u64::MAX, 0]) == addr as i64 {
+            sys::call(sys::MUNMAP, [addr, len, 0, 0, 0, 0]);
+            log(log::MUNMAP, 0, [addr, len, 0, 0]);
+        }
+    };
+    note(new_addr, new);
+    note(a[0].wrapping_add(new), old.saturating_sub(new));
 }
 
 fn mmap(a: &[u64; 6]) -> Answer {

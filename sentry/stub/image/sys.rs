@@ -16,6 +16,8 @@ pub const SECCOMP: u64 = 317;
 pub const MSEAL: u64 = 462;
 
 pub const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+pub const ENOMEM: i64 = -12;
+pub const EACCES: i64 = -13;
 pub const EFAULT: i64 = -14;
 pub const EINTR: i64 = -4;
 

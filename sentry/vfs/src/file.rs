@@ -44,6 +44,10 @@ pub trait FileOps: Send + Sync + 'static {
         Err(Errno::EINVAL)
     }
 
+    /// Whether it can be the source of splice(2) and sendfile(2), as far as its kind can.
+    fn spliced(&self) -> bool {
+        true
+    }
     /// True if the file has a position (else lseek(2) and pread(2) answer `ESPIPE`).
     fn seekable(&self) -> bool {
         false

@@ -212,6 +212,10 @@ pub trait Inode: Send + Sync + 'static {
     fn follow_magic_as(&self, _task: crate::ops::TaskIds) -> Option<Result<crate::path::VfsPath, Errno>> {
         self.follow_magic()
     }
+    /// As [`Inode::open`], for files that not everybody may open whom their mode allows it.
+    fn open_as(&self, flags: u32, _task: crate::ops::TaskIds) -> Result<Box<dyn FileOps>, Errno> {
+        self.open(flags)
+    }
     /// Opens it. `flags` as open(2); creation, truncation and permission are the VFS's work.
     fn open(&self, _flags: u32) -> Result<Box<dyn FileOps>, Errno> {
         Err(Errno::ENXIO)

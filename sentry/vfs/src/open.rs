@@ -281,7 +281,7 @@ impl Vfs {
                     inode.set_attributes(&set)?;
                     truncated = Some(set);
                 }
-                inode.open(flags as u32)?
+                inode.open_as(flags as u32, caller.task)?
             }
         };
         let file = File::opened(place, kept_flags(flags), ops, &self.notifier);

@@ -58,6 +58,14 @@ pub trait Generate: Send + Sync + 'static {
     fn open(&self, _flags: u32) -> Option<Result<Box<dyn FileOps>, Errno>> {
         None
     }
+    /// Whether splice(2) and sendfile(2) read from it.
+    fn spliced(&self) -> bool {
+        true
+    }
+    /// Whether a task may open it, beside what its mode says; `EACCES` if not.
+    fn allows(&self, _task: TaskIds) -> bool {
+        true
+    }
     /// Owner and mode, asked at each stat; `None`: what the inode was made with.
     fn owner(&self) -> Option<Owner> {
         None
@@ -455,6 +463,12 @@ impl<G: Generate> Inode for TextFile<G> {
         self.node.set(set);
         Ok(())
     }
+    fn open_as(&self, flags: u32, task: TaskIds) -> Result<Box<dyn FileOps>, Errno> {
+        if !self.generate.allows(task) {
+            return Err(Errno::EACCES);
+        }
+        self.open(flags)
+    }
     fn open(&self, flags: u32) -> Result<Box<dyn FileOps>, Errno> {
         match self.generate.open(flags) {
             Some(opened) => opened,
@@ -505,6 +519,9 @@ impl<G: Generate> FileOps for OpenText<G> {
     }
     fn seekable(&self) -> bool {
         true
+    }
+    fn spliced(&self) -> bool {
+        self.generate.spliced()
     }
     fn as_any(&self) -> &dyn Any {
         self

@@ -10,7 +10,7 @@ cases!("mm": anonymous_is_zero, mmap_errors, fixed_and_noreplace, private_file, 
     mremap_grows_and_moves, mremap_errors, mremap_fixed, brk_moves, madvise_dontneed, madvise_errors, shared_anonymous,
     msync_calls, mincore_calls, mlock_calls, large_sparse, many_mappings, exec_memory, truncated_under_mapping,
     memfd, maps_file_agrees, stack_grows, fork_keeps_layout, write_to_shared_is_read, pread_into_mapping,
-    read_only_mapping_follows, part_of_a_large_file);
+    read_only_mapping_follows, part_of_a_large_file, maps_after_half_a_protect, maps_after_moves, maps_after_failed_moves);
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -509,4 +509,109 @@ fn part_of_a_large_file() {
     ok!(sys!(libc::SYS_munmap, all, SIZE));
     ok!(sys!(libc::SYS_munmap, p, 16 * PAGE));
     check!(fstat(fd).st_blocks < 1024, "{} blocks", fstat(fd).st_blocks);
+}
+
+/// What `/proc/self/maps` shows of `pages` pages from `base` on: for each its protection.
+fn shown(base: i64, pages: usize) -> String {
+    let mut out = vec!["."; pages];
+    let maps = text("/proc/self/maps");
+    for line in maps.lines() {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let (from, to) = range.split_once('-').unwrap();
+        let hex = |text| u64::from_str_radix(text, 16).unwrap();
+        for (page, out) in out.iter_mut().enumerate() {
+            let at = base as u64 + page as u64 * 4096;
+            if hex(from) <= at && at < hex(to) {
+                *out = match &rest[..3] {
+                    "rw-" => "w",
+                    "r--" => "r",
+                    "---" => "-",
+                    _ => "x",
+                };
+            }
+        }
+    }
+    out.concat()
+}
+
+/// Ten pages with a hole at the sixth, in a reserved place of twenty.
+fn with_hole() -> i64 {
+    let p = map(20 * PAGE, RW) as i64;
+    ok!(sys!(libc::SYS_munmap, p + 5 * 4096, PAGE));
+    ok!(sys!(libc::SYS_munmap, p + 10 * 4096, 10 * PAGE));
+    eq!(shown(p, 20), "wwwww.wwww..........");
+    p
+}
+
+fn maps_after_half_a_protect() {
+    let p = with_hole();
+    err!(sys!(libc::SYS_mprotect, p + 3 * 4096, 5 * PAGE, libc::PROT_READ), libc::ENOMEM);
+    eq!(shown(p, 20), "wwwrr.wwww..........");
+    check!(faults(p + 3 * 4096, true) && !faults(p + 6 * 4096, true));
+    err!(sys!(libc::SYS_mprotect, p + 5 * 4096, 2 * PAGE, libc::PROT_READ), libc::ENOMEM);
+    err!(sys!(libc::SYS_mprotect, p + 8 * 4096, 4 * PAGE, libc::PROT_NONE), libc::ENOMEM);
+    eq!(shown(p, 20), "wwwrr.ww--..........");
+    // A file that is not open for writing: what comes before it is changed.
+    new_file("f", &[1; 8192]);
+    let fd = ok!(open("f", libc::O_RDONLY, 0)) as i32;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    ok!(mmap(p as u64 + 4096, 2 * PAGE, libc::PROT_READ, flags, fd, 0));
+    ok!(sys!(libc::SYS_mprotect, p, PAGE, libc::PROT_NONE));
+    err!(sys!(libc::SYS_mprotect, p, 5 * PAGE, RW), libc::EACCES);
+    eq!(shown(p, 20), "wrrrr.ww--..........");
+}
+
+fn maps_after_moves() {
+    let (fixed, p) = (libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE, map(20 * PAGE, RW) as i64);
+    ok!(sys!(libc::SYS_munmap, p + 10 * 4096, 10 * PAGE));
+    // Shrunk over several regions.
+    ok!(sys!(libc::SYS_mprotect, p + 4096, PAGE, libc::PROT_READ));
+    ok!(sys!(libc::SYS_mprotect, p + 3 * 4096, PAGE, libc::PROT_NONE));
+    eq!(mremap(p, 5 * PAGE, 3 * PAGE, 0, 0), p);
+    eq!(shown(p, 20), "wrw..wwwww..........");
+    // Shrunk and moved.
+    ok!(sys!(libc::SYS_mprotect, p + 8 * 4096, PAGE, libc::PROT_READ));
+    eq!(mremap(p + 5 * 4096, 5 * PAGE, 2 * PAGE, fixed, p + 12 * 4096), p + 12 * 4096);
+    eq!(shown(p, 20), "wrw.........ww......");
+    // Grown over what is there.
+    eq!(mremap(p + 12 * 4096, 2 * PAGE, 4 * PAGE, fixed, p + 4096), p + 4096);
+    eq!(shown(p, 20), "wwwww...............");
+    // Several regions, where Linux moves them (6.17 and later) or has unmapped the target.
+    ok!(sys!(libc::SYS_mprotect, p + 4096, PAGE, libc::PROT_READ));
+    ok!(sys!(libc::SYS_munmap, p + 3 * 4096, PAGE));
+    ok!(mmap(p as u64 + 10 * 4096, 7 * PAGE, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0));
+    let r = mremap(p, 5 * PAGE, 5 * PAGE, fixed, p + 11 * 4096);
+    if r < 0 {
+        eq!(r, -i64::from(libc::EFAULT));
+        eq!(shown(p, 20), "wrw.w.....-.....-...");
+    } else {
+        eq!(shown(p, 20), "..........-wrw-w-...");
+        check!(!faults(p + 13 * 4096, true) && faults(p + 12 * 4096, true));
+    }
+}
+
+fn maps_after_failed_moves() {
+    let fixed = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE;
+    let p = with_hole();
+    // From a hole, and growing over a region's end: what has become of the target is the kernel's secret.
+    for (from, old, new) in [(5, 1, 1), (8, 4, 6), (12, 3, 2), (3, 3, 2), (4, 2, 4), (7, 9, 5)] {
+        let q = map(8 * PAGE, libc::PROT_READ) as i64;
+        let r = mremap(p + from * 4096, old * PAGE, new * PAGE, fixed, q + 4096);
+        check_shown(p, 20);
+        check_shown(q, 8);
+        if r >= 0 {
+            eq!(mremap(q + 4096, new * PAGE, new * PAGE, fixed, p + from * 4096), p + from * 4096);
+            check_shown(p, 20);
+        }
+        sys!(libc::SYS_munmap, q, 8 * PAGE);
+    }
+}
+
+/// Compares which pages are shown with which are there, as madvise(2) tells.
+fn check_shown(base: i64, pages: usize) {
+    let shown = shown(base, pages);
+    for (page, shown) in shown.bytes().enumerate() {
+        let there = sys!(libc::SYS_madvise, base + page as i64 * 4096, PAGE, libc::MADV_NORMAL) == 0;
+        check!(there == (shown != b'.'), "page {page}");
+    }
 }

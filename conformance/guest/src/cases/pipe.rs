@@ -5,7 +5,7 @@ use crate::{cases, check, eq, err, ok, sys};
 
 cases!("pipe": round_trip, end_of_file, broken, flags, errors, wrong_end, fills_up, nonblocking_partial, atomic_writes,
     blocked_read_wakes, blocked_write_wakes, read_interrupted, read_restarts, write_interrupted_partial, many_readers,
-    packets, ping_pong, chain_of_processes, stays_while_a_copy_is_open, reopened_through_proc);
+    packets, ping_pong, chain_of_processes, stays_while_a_copy_is_open, reopened_through_proc, room_is_counted_in_pages, splice_keeps_pages);
 
 fn round_trip() {
     let (r, w) = pipe();
@@ -253,4 +253,87 @@ fn reopened_through_proc() {
     eq!(read(r, 1), b"x");
     close(again);
     eq!(read(r, 1), b"");
+}
+
+/// `FIONREAD`.
+fn held(fd: i32) -> i32 {
+    let mut count = 0i32;
+    ok!(sys!(libc::SYS_ioctl, fd, libc::FIONREAD, &mut count as *mut i32));
+    count
+}
+
+fn room_is_counted_in_pages() {
+    let mut pair = [-1i32; 2];
+    ok!(sys!(libc::SYS_pipe2, pair.as_mut_ptr(), libc::O_NONBLOCK));
+    let ([r, w], data) = (pair, [7u8; 100_000]);
+    let put = |n: usize| sys!(libc::SYS_write, w, data.as_ptr(), n);
+    let mut buf = [0u8; 100_000];
+    let mut get = |n: usize| sys!(libc::SYS_read, r, buf.as_mut_ptr(), n);
+    (0..16).for_each(|_| eq!(put(3000), 3000));
+    err!(put(3000), libc::EAGAIN);
+    eq!(held(r), 48_000);
+    let writable = || sys!(libc::SYS_poll, &mut libc::pollfd { fd: w, events: libc::POLLOUT, revents: 0 } as *mut _, 1, 0);
+    eq!(writable(), 0);
+    // Behind what the last page has.
+    eq!(put(1000), 1000);
+    err!(put(97), libc::EAGAIN);
+    eq!(put(96), 96);
+    err!(put(1), libc::EAGAIN);
+    // A page is free only when all of it was read.
+    eq!(get(2999), 2999);
+    eq!(writable(), 0);
+    err!(put(1), libc::EAGAIN);
+    err!(fcntl(w, libc::F_SETPIPE_SZ, 32_768), libc::EBUSY);
+    eq!(get(2), 2);
+    eq!(writable(), 1);
+    // A part of a page goes behind the last one's, if it fits there, and whole pages to free ones.
+    eq!(put(5000), 4096);
+    eq!(get(100_000), 48_000 + 1096 - 3001 + 4096);
+    eq!(put(3000), 3000);
+    eq!(put(5000), 5000);
+    eq!(put(100_000), 14 * 4096);
+    eq!(held(r), 8000 + 14 * 4096);
+    // More pages, and as few as are in use.
+    eq!(fcntl(w, libc::F_SETPIPE_SZ, 131_072), 131_072);
+    eq!(put(1), 1);
+    eq!(get(100_000), 8001 + 14 * 4096);
+    (0..3).for_each(|_| eq!(put(2100), 2100));
+    err!(fcntl(w, libc::F_SETPIPE_SZ, 8192), libc::EBUSY);
+    eq!(fcntl(w, libc::F_SETPIPE_SZ, 12_288), 16_384);
+}
+
+fn splice_keeps_pages() {
+    let mut pairs = [-1i32; 4];
+    ok!(sys!(libc::SYS_pipe2, pairs.as_mut_ptr(), libc::O_NONBLOCK));
+    ok!(sys!(libc::SYS_pipe2, pairs[2..].as_mut_ptr(), libc::O_NONBLOCK));
+    let [r, w, r2, w2] = pairs;
+    let data = [1u8; 70_000];
+    let put = |fd: i32, n: usize| sys!(libc::SYS_write, fd, data.as_ptr(), n);
+    let splice = |from: i32, to: i32, n: usize| sys!(libc::SYS_splice, from, 0, to, 0, n, 2);
+    (0..10).for_each(|_| eq!(put(w, 3000), 3000));
+    // Ten pages go, and the last one is written on.
+    eq!(splice(r, w2, 100_000), 30_000);
+    eq!(put(w2, 1096), 1096);
+    eq!(put(w2, 6 * 4096), 6 * 4096);
+    err!(put(w2, 1), libc::EAGAIN);
+    // What is left of a page stays, and what went of it is not written on.
+    eq!(splice(r2, w, 1000), 1000);
+    eq!(put(w, 10), 10);
+    eq!(held(r), 1010);
+    (0..14).for_each(|_| eq!(put(w, 4095), 4095));
+    err!(put(w, 2), libc::EAGAIN);
+    // Copies are closed too, and what is copied is not.
+    eq!(sys!(libc::SYS_read, r, [0u8; 70_000].as_mut_ptr(), 70_000), 1010 + 14 * 4095);
+    eq!(put(w, 5), 5);
+    eq!(sys!(libc::SYS_read, r2, [0u8; 70_000].as_mut_ptr(), 70_000), 29_000 + 1096 + 6 * 4096);
+    eq!(sys!(libc::SYS_tee, r, w2, 100, 2), 5);
+    eq!(put(w2, 15 * 4096), 15 * 4096);
+    err!(put(w2, 1), libc::EAGAIN);
+    eq!(put(w, 4000), 4000);
+    // A file's bytes lie as in its pages.
+    eq!(sys!(libc::SYS_read, r, [0u8; 70_000].as_mut_ptr(), 70_000), 4005);
+    let fd = new_file("f", &data);
+    let mut from = 100i64;
+    eq!(sys!(libc::SYS_splice, fd, &mut from as *mut i64, w, 0, 100_000, 2), 16 * 4096 - 100);
+    eq!(from, 16 * 4096);
 }

@@ -346,6 +346,16 @@ fn of_another_user() {
         err!(sys!(libc::SYS_readlink, c(&format!("/proc/{pid}/cwd")).as_ptr(), buf.as_mut_ptr(), 100), libc::EACCES);
         err!(open(&format!("/proc/{pid}/environ"), libc::O_RDONLY, 0), libc::EACCES);
         err!(open(&format!("/proc/{pid}/fd"), libc::O_RDONLY, 0), libc::EACCES);
+        for name in ["maps", "smaps"] {
+            let path = format!("/proc/{pid}/{name}");
+            eq!(stat(&path).1.st_mode & 0o777, 0o444);
+            err!(open(&path, libc::O_RDONLY, 0), libc::EACCES);
+            ok!(sys!(libc::SYS_access, c(&path).as_ptr(), libc::R_OK));
+        }
+        // Its own it may see, though these are root's now.
+        eq!(stat("/proc/self/maps").1.st_uid, 0);
+        check!(text("/proc/self/maps").contains("[stack]") && text("/proc/self/smaps").contains("Rss:"));
+        err!(open("/proc/self/environ", libc::O_RDONLY, 0), libc::EACCES);
         err!(open(&format!("/proc/{pid}/mem"), libc::O_RDONLY, 0), libc::EACCES);
         err!(stat(&format!("/proc/{pid}/root/")).0, libc::EACCES);
     });

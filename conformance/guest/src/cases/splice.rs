@@ -10,7 +10,7 @@ cases!("splice": file_to_pipe, pipe_to_file, offsets_move, pipe_to_pipe, end_of_
     sendfile_offset, sendfile_to_socket, sendfile_to_pipe_blocks, sendfile_errors, sendfile_past_the_end, sendfile_large,
     copy_range, copy_range_offsets, copy_range_errors, copy_range_overlap, copy_range_beyond_end, copy_range_same_file, copy_range_holes,
     file_size_limit, set_id_bits_go, null_and_zero, special_sources, zero_length, closed_while_waiting,
-    interrupted_splice);
+    interrupted_splice, order_of_errors, texts_of_processes_are_no_source, copy_range_errors_in_order);
 
 const NONBLOCK: u32 = 2;
 const MORE: u32 = 4;
@@ -616,4 +616,73 @@ fn interrupted_splice() {
     let f = new_file("f", b"");
     let (r, _w) = pipe();
     err!(interrupted(libc::SIGUSR1, 0, || splice(r, 0, f, 0, 10, 0)), libc::EINTR);
+}
+
+fn order_of_errors() {
+    let (r, w) = pipe();
+    let (r2, _w2) = pipe();
+    let fd = new_file("f", b"abc");
+    let epoll = ok!(sys!(libc::SYS_epoll_create1, 0)) as i32;
+    let wild = 8usize;
+    let mut below = -5i64;
+    let below = &mut below as *mut i64;
+    // Offsets of pipes before those that cannot be read, those before the directions.
+    err!(sys!(libc::SYS_splice, w, below, r, wild, 1, 0), libc::ESPIPE);
+    err!(sys!(libc::SYS_splice, fd, wild, r, 0, 1, 0), libc::EFAULT);
+    err!(sys!(libc::SYS_splice, fd, below, r, 0, 1, 0), libc::EBADF);
+    err!(sys!(libc::SYS_splice, fd, below, w, 0, 1, 0), libc::EINVAL);
+    err!(sys!(libc::SYS_splice, fd, below, fd, below, 1, 0), libc::EINVAL);
+    err!(sys!(libc::SYS_splice, fd, wild, 99, 0, 1, 0), libc::EBADF);
+    err!(sys!(libc::SYS_splice, w, 0, w, 0, 1, 0x100), libc::EINVAL);
+    err!(sys!(libc::SYS_splice, r, 0, epoll, 0, 1, 0), libc::EINVAL);
+    // A source that gives nothing is found after the pipe's state.
+    err!(sys!(libc::SYS_splice, epoll, 0, w, 0, 1, 0), libc::EINVAL);
+    fcntl(w, libc::F_SETFL, libc::O_NONBLOCK.into());
+    eq!(sys!(libc::SYS_write, w, [0u8; 70_000].as_ptr(), 65_536), 65_536);
+    err!(sys!(libc::SYS_splice, epoll, 0, w, 0, 1, 0), libc::EAGAIN);
+    err!(sys!(libc::SYS_ioctl, epoll, libc::FIONREAD, wild), libc::EINVAL);
+    // Nobody reads: that comes before an empty source.
+    disposition(libc::SIGPIPE, libc::SIG_IGN);
+    let (mut sockets, (r3, w3)) = ([-1i32; 2], pipe());
+    ok!(sys!(libc::SYS_socketpair, 1, 1, 0, sockets.as_mut_ptr()));
+    ok!(sys!(libc::SYS_close, r3));
+    err!(sys!(libc::SYS_splice, sockets[0], 0, w3, 0, 1, 2), libc::EPIPE);
+    // sendfile(2): the offset, the source, its place, the target.
+    err!(sys!(libc::SYS_sendfile, 99, 98, wild, 1), libc::EFAULT);
+    err!(sys!(libc::SYS_sendfile, 99, r2, below, 1), libc::ESPIPE);
+    err!(sys!(libc::SYS_sendfile, 99, fd, below, 1), libc::EINVAL);
+    err!(sys!(libc::SYS_sendfile, 99, fd, 0, 1), libc::EBADF);
+    err!(sys!(libc::SYS_sendfile, fd, fd, 0, -1i64), libc::EINVAL);
+}
+
+fn texts_of_processes_are_no_source() {
+    let out = new_file("out", b"");
+    for (path, gives) in [("/proc/self/status", false), ("/proc/self/maps", false), ("/proc/self/comm", false),
+        ("/proc/self/mountinfo", true), ("/proc/meminfo", true), ("/proc/uptime", true)] {
+        let fd = ok!(open(path, libc::O_RDONLY, 0)) as i32;
+        let r = sys!(libc::SYS_sendfile, out, fd, 0, 100);
+        check!(if gives { r > 0 } else { r == -i64::from(libc::EINVAL) }, "{path}: {r}");
+    }
+}
+
+fn copy_range_errors_in_order() {
+    let (r, w) = pipe();
+    let (a, b) = (new_file("a", b"abcdef"), new_file("b", b"123456"));
+    let dir = ok!(open(".", libc::O_RDONLY | libc::O_DIRECTORY, 0)) as i32;
+    let copy = |from: i32, at: *mut i64, to: i32, to_at: *mut i64, len: i64, flags: i32|
+        sys!(libc::SYS_copy_file_range, from, at, to, to_at, len, flags);
+    let wild = std::ptr::dangling_mut::<i64>();
+    let (mut below, mut three) = (-5i64, 3i64);
+    let (below, three, none) = (&mut below as *mut i64, &mut three as *mut i64, std::ptr::null_mut());
+    err!(copy(r, wild, b, none, 1, 1), libc::EFAULT);
+    err!(copy(a, none, 99, wild, 1, 1), libc::EBADF);
+    err!(copy(r, three, b, none, 1, 1), libc::EINVAL);
+    err!(copy(r, three, dir, none, 1, 0), libc::EISDIR);
+    err!(copy(r, three, b, three, 1, 0), libc::EINVAL);
+    err!(copy(a, three, w, three, 1, 0), libc::EINVAL);
+    err!(copy(a, below, b, none, 1, 0), libc::EINVAL);
+    err!(copy(a, none, b, below, 1, 0), libc::EINVAL);
+    err!(copy(a, three, b, none, -1, 0), libc::EOVERFLOW);
+    err!(copy(a, below, b, none, 6, 0), libc::EOVERFLOW);
+    eq!(copy(a, three, b, none, 1000, 0), 3);
 }

@@ -5,7 +5,7 @@ use crate::{cases, check, eq, err, ok, sys};
 
 cases!("stat": regular, directory_links, symlinks, pipes_and_others, at_flags, stat_errors, statx_fields, statx_errors,
     access_calls, faccessat2_flags, chmod_calls, fchmodat2_call, chown_calls, times_explicit, times_now_and_omit, times_errors,
-    writes_update_times, directory_times, statfs_calls, blocks_grow, same_file_same_inode);
+    writes_update_times, directory_times, statfs_calls, blocks_grow, same_file_same_inode, holes_have_no_blocks);
 
 fn regular() {
     let fd = new_file("f", b"12345");
@@ -294,4 +294,19 @@ fn same_file_same_inode() {
     eq!(fstat(fd).st_ino, before.st_ino);
     file("h", b"");
     check!(stat("h").1.st_ino != before.st_ino);
+}
+
+fn holes_have_no_blocks() {
+    let fd = new_file("f", b"x");
+    eq!(fstat(fd).st_blocks, 8);
+    eq!(sys!(libc::SYS_pwrite64, fd, b"y".as_ptr(), 1, 40_000), 1);
+    eq!(fstat(fd).st_blocks, 16);
+    eq!(sys!(libc::SYS_pwrite64, fd, b"z".as_ptr(), 1, 20_000), 1);
+    eq!(fstat(fd).st_blocks, 24);
+    ok!(sys!(libc::SYS_ftruncate, fd, 20_001));
+    eq!(fstat(fd).st_blocks, 16);
+    ok!(sys!(libc::SYS_ftruncate, fd, 50_000));
+    eq!(fstat(fd).st_blocks, 16);
+    eq!(sys!(libc::SYS_lseek, fd, 0, libc::SEEK_HOLE), 4096);
+    eq!(sys!(libc::SYS_lseek, fd, 4096, libc::SEEK_DATA), 16_384);
 }

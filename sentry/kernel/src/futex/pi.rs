@@ -11,30 +11,52 @@ use sentry_abi::Errno;
 use sentry_lock::{Mutex, rank};
 use sentry_platform::Order;
 
+use super::requeue::Pending;
 use super::{Key, read_word};
 use crate::executor::Deadline;
 use crate::task::{Thread, Wake, block_on};
 
-const WAITERS: u32 = 0x8000_0000;
-const OWNER_DIED: u32 = 0x4000_0000;
-const TID_MASK: u32 = 0x3fff_ffff;
+pub(super) const WAITERS: u32 = 0x8000_0000;
+pub(super) const OWNER_DIED: u32 = 0x4000_0000;
+pub(super) const TID_MASK: u32 = 0x3fff_ffff;
 
-const QUEUED: u8 = 0;
+pub(super) const QUEUED: u8 = 0;
 /// It has been made the owner.
-const OWNER: u8 = 1;
+pub(super) const OWNER: u8 = 1;
 /// It is to look again.
-const RETRY: u8 = 2;
+pub(super) const RETRY: u8 = 2;
 /// It does not wait any more.
-const GONE: u8 = 3;
+pub(super) const GONE: u8 = 3;
 
-struct Waiter {
+pub(super) struct Waiter {
     thread: Arc<Thread>,
     state: AtomicU8,
 }
 
 impl Waiter {
+    pub(super) fn new(thread: &Arc<Thread>) -> Arc<Waiter> {
+        Arc::new(Waiter {
+            thread: thread.clone(),
+            state: AtomicU8::new(QUEUED),
+        })
+    }
+
+    pub(super) fn state(&self) -> u8 {
+        self.state.load(Ordering::SeqCst)
+    }
+
+    /// Its thread's id, as a lock's word has it.
+    pub(super) fn tid(&self) -> u32 {
+        self.thread.tid() as u32
+    }
+
+    /// Has its thread look at the state.
+    pub(super) fn notify(&self) {
+        self.thread.notify_task();
+    }
+
     /// Ends the wait this way, unless it has ended already.
-    fn settle(&self, state: u8) -> bool {
+    pub(super) fn settle(&self, state: u8) -> bool {
         self.state
             .compare_exchange(QUEUED, state, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -49,6 +71,8 @@ impl Waiter {
 #[derive(Default)]
 pub(crate) struct PiTable {
     queues: Mutex<HashMap<Key, VecDeque<Arc<Waiter>>>, rank::PiFutexes>,
+    /// Those that wait for a condition, by its key. Never locked together with the queues.
+    pub(super) pending: Mutex<HashMap<Key, VecDeque<Arc<Pending>>>, rank::PiFutexes>,
 }
 
 impl PiTable {
@@ -63,15 +87,21 @@ impl PiTable {
     }
 
     fn push(&self, key: Key, thread: &Arc<Thread>) -> Arc<Waiter> {
-        let waiter = Arc::new(Waiter {
-            thread: thread.clone(),
-            state: AtomicU8::new(QUEUED),
-        });
-        self.queues.lock().entry(key).or_default().push_back(waiter.clone());
+        let waiter = Waiter::new(thread);
+        self.enqueue(key, &waiter);
         waiter
     }
 
-    fn remove(&self, key: Key, waiter: &Arc<Waiter>) {
+    /// Queues a waiter for a lock.
+    pub(super) fn enqueue(&self, key: Key, waiter: &Arc<Waiter>) {
+        self.queues.lock().entry(key).or_default().push_back(waiter.clone());
+    }
+
+    pub(super) fn has_waiters(&self, key: Key) -> bool {
+        self.queues.lock().contains_key(&key)
+    }
+
+    pub(super) fn remove(&self, key: Key, waiter: &Arc<Waiter>) {
         let mut queues = self.queues.lock();
         if let Some(queue) = queues.get_mut(&key) {
             queue.retain(|other| !Arc::ptr_eq(other, waiter));
@@ -101,7 +131,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-async fn exchange(thread: &Arc<Thread>, addr: u64, old: u32, new: u32) -> Result<u32, Errno> {
+pub(super) async fn exchange(thread: &Arc<Thread>, addr: u64, old: u32, new: u32) -> Result<u32, Errno> {
     let guest = thread.guest();
     let results = guest.run(&[Order::CompareExchange { addr, old, new }], &[]).await?;
     match results.first() {
@@ -124,11 +154,7 @@ pub(crate) async fn lock(
     loop {
         let value = read_word(thread, addr)?;
         if value & TID_MASK == 0 {
-            let waiters = if table.queues.lock().contains_key(&key) {
-                WAITERS
-            } else {
-                0
-            };
+            let waiters = if table.has_waiters(key) { WAITERS } else { 0 };
             if exchange(thread, addr, value, tid | (value & OWNER_DIED) | waiters).await? == value {
                 return Ok(());
             }
@@ -176,9 +202,14 @@ pub(crate) async fn lock(
 /// `FUTEX_UNLOCK_PI`.
 pub(crate) async fn unlock(thread: &Arc<Thread>, addr: u64, shared: bool) -> Result<(), Errno> {
     let key = Key::of(thread, addr, shared)?;
+    release(thread, addr, key, thread.tid() as u32).await
+}
+
+/// Gives a lock that is owned in the name of `tid` to the first waiter. `EPERM` if it is not.
+pub(super) async fn release(thread: &Arc<Thread>, addr: u64, key: Key, tid: u32) -> Result<(), Errno> {
     let table = &thread.kernel().futexes.pi;
     let mut value = read_word(thread, addr)?;
-    if value & TID_MASK != thread.tid() as u32 {
+    if value & TID_MASK != tid {
         return Err(Errno::EPERM);
     }
     let mut mine = true;

@@ -78,6 +78,14 @@ impl Region {
         self.len() == 0
     }
 
+    /// False if mprotect(2) refuses a protection: a shared mapping of a file that is not open for writing.
+    pub fn allows(&self, prot: i32) -> bool {
+        match &self.backing {
+            Backing::File(file) => !self.shared || prot & libc::PROT_WRITE == 0 || file.writable(),
+            _ => true,
+        }
+    }
+
     /// The part of it within a range.
     fn part(&self, start: u64, end: u64) -> Option<Region> {
         let (start, end) = (self.start.max(start), self.end.min(end));
@@ -278,36 +286,45 @@ impl Regions {
         }
     }
 
-    /// Moves, grows or shrinks what is at `addr` (mremap(2)). An old length of 0 makes a second mapping.
+    /// Moves, grows or shrinks what is at `addr` (mremap(2)). An old length of 0 makes a second mapping. Several
+    /// regions at once keep their distances, and what lies between their new places stays.
     pub fn remap(&mut self, addr: u64, old_len: u64, new_len: u64, new_addr: u64) {
-        let Some(found) = self
-            .map
-            .range(..=addr)
-            .next_back()
-            .map(|(_, r)| r)
-            .filter(|r| r.end > addr)
-        else {
+        let rounded = |len: u64| len.checked_next_multiple_of(PAGE_SIZE);
+        let (Some(old), Some(new)) = (rounded(old_len), rounded(new_len)) else {
             return;
         };
-        let mut region = Region {
-            offset: found.offset.wrapping_add(addr - found.start),
-            ..found.clone()
-        };
-        let Some(end) = new_addr
-            .checked_add(new_len)
-            .and_then(|end| end.checked_next_multiple_of(PAGE_SIZE))
-        else {
+        let (addr, new_addr) = (addr & !(PAGE_SIZE - 1), new_addr & !(PAGE_SIZE - 1));
+        let (Some(end), Some(_)) = (addr.checked_add(old), new_addr.checked_add(new)) else {
             return;
         };
-        if old_len > 0 {
-            self.remove(addr, old_len);
+        let parts = if old == 0 {
+            let found = self.map.range(..=addr).next_back();
+            let part = found.and_then(|(_, region)| region.part(addr, addr.saturating_add(new)));
+            part.into_iter()
+                .map(|part| Region {
+                    end: addr.saturating_add(new),
+                    ..part
+                })
+                .collect()
+        } else {
+            let kept = addr.saturating_add(old.min(new));
+            let touching = self.touching(addr, kept).into_iter();
+            let mut parts: Vec<Region> = touching.filter_map(|at| self.map.get(&at)?.part(addr, kept)).collect();
+            self.remove(addr, old);
+            if let Some(last) = parts.last_mut().filter(|last| new > old && last.end == end) {
+                last.end = addr.saturating_add(new);
+            }
+            parts
+        };
+        for mut region in parts {
+            if matches!(region.backing, Backing::Heap) && new_addr != addr {
+                region.backing = Backing::Anonymous;
+            }
+            let len = region.len();
+            region.start = new_addr.saturating_add(region.start - addr);
+            region.end = region.start.saturating_add(len);
+            self.insert(region);
         }
-        if matches!(region.backing, Backing::Heap) && new_addr != addr {
-            region.backing = Backing::Anonymous;
-        }
-        region.start = new_addr & !(PAGE_SIZE - 1);
-        region.end = end;
-        self.insert(region);
     }
 
     /// Removes the heap, before it is recorded anew.
@@ -345,21 +362,27 @@ impl Regions {
 
     /// True if all of a range is mapped.
     pub fn covers(&self, addr: u64, len: u64) -> bool {
+        self.reach(addr, len) >= len
+    }
+
+    /// How many of `len` bytes from `addr` on are mapped without a hole.
+    pub fn reach(&self, addr: u64, len: u64) -> u64 {
+        self.reach_where(addr, len, |_| true)
+    }
+
+    /// How many of `len` bytes from `addr` on are mapped without a hole, in regions of a kind.
+    pub fn reach_where(&self, addr: u64, len: u64, kind: impl Fn(&Region) -> bool) -> u64 {
         let end = addr.saturating_add(len);
         let mut at = addr;
-        while at < end {
-            match self
-                .map
-                .range(..=at)
-                .next_back()
-                .map(|(_, r)| r.end)
-                .filter(|e| *e > at)
-            {
-                Some(next) => at = next,
-                None => return false,
+        let first = self.map.range(..=addr).next_back();
+        let rest = self.map.range(addr.saturating_add(1)..end.max(addr.saturating_add(1)));
+        for region in first.into_iter().chain(rest).map(|(_, region)| region) {
+            if region.start > at || region.end <= at || !kind(region) {
+                break;
             }
+            at = region.end;
         }
-        true
+        at.min(end) - addr
     }
 }
 

@@ -46,7 +46,8 @@ fn small_writes_are_atomic_and_large_ones_partial() {
     let (r, w) = ends();
     assert_eq!(write(&w, &vec![1; DEFAULT_CAPACITY - 100]), Ok(DEFAULT_CAPACITY - 100));
     assert_eq!(write(&w, &[2; 101]), Err(Errno::EAGAIN));
-    assert_eq!(write(&w, &[2; 5000]), Ok(100));
+    assert_eq!(write(&w, &[2; 5000]), Err(Errno::EAGAIN));
+    assert_eq!(write(&w, &[2; 4096 + 100]), Ok(100));
     assert_eq!(write(&w, &[2; 1]), Err(Errno::EAGAIN));
     assert!(!w.ops().poll(&w).contains(PollEvents::OUT));
     read(&r, 4096).unwrap();

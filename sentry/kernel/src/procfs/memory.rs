@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sentry_abi::{Errno, PAGE_SIZE};
 use sentry_vfs::file::{File, FileOps};
+use sentry_vfs::ops::TaskIds;
 use sentry_vfs::pseudo::{Generate, Owner};
 
 use super::Subject;
@@ -29,6 +30,10 @@ impl Generate for Memory {
         Some(open())
     }
 
+    fn allows(&self, task: TaskIds) -> bool {
+        self.subject.allows(task)
+    }
+
     fn owner(&self) -> Option<Owner> {
         Some(self.subject.owner(0o600))
     }
@@ -49,6 +54,10 @@ impl FileOps for OpenMemory {
     fn write(&self, _file: &File, buf: &[u8], offset: u64) -> Result<(usize, u64), Errno> {
         self.space.write(offset, buf).map_err(|_| Errno::EIO)?;
         Ok((buf.len(), offset.saturating_add(buf.len() as u64)))
+    }
+
+    fn spliced(&self) -> bool {
+        false
     }
 
     fn seekable(&self) -> bool {
@@ -82,6 +91,10 @@ impl Generate for PageMap {
             }))
         };
         Some(open())
+    }
+
+    fn allows(&self, task: TaskIds) -> bool {
+        self.subject.allows(task)
     }
 
     fn owner(&self) -> Option<Owner> {
@@ -122,6 +135,10 @@ impl FileOps for OpenPageMap {
             }
         }
         Ok(len)
+    }
+
+    fn spliced(&self) -> bool {
+        false
     }
 
     fn seekable(&self) -> bool {

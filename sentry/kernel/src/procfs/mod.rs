@@ -227,6 +227,10 @@ pub fn may_inspect(thread: &Thread, target: &Arc<Process>) -> bool {
 struct SubjectFile {
     subject: Subject,
     mode: u32,
+    /// Opened only by who may look into the process.
+    guarded: bool,
+    /// Whether splice(2) and sendfile(2) read from it: Linux's own choice.
+    spliced: bool,
     read: fn(&Subject) -> Result<Vec<u8>, Errno>,
     write: Option<fn(&Subject, &[u8]) -> Result<(), Errno>>,
 }
@@ -240,6 +244,14 @@ impl Generate for SubjectFile {
         let write = self.write.ok_or(Errno::EINVAL)?;
         write(&self.subject, data)?;
         Ok(data.len())
+    }
+
+    fn spliced(&self) -> bool {
+        self.spliced
+    }
+
+    fn allows(&self, task: TaskIds) -> bool {
+        !self.guarded || self.subject.allows(task)
     }
 
     fn owner(&self) -> Option<Owner> {

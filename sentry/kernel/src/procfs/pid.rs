@@ -24,6 +24,8 @@ type Write = fn(&Subject, &[u8]) -> Result<(), Errno>;
 #[derive(Clone, Copy)]
 enum Kind {
     Text(u32, Read),
+    /// Opened only by who may look into the process.
+    Guarded(u32, Read),
     Writable(u32, Read, Write),
     Memory,
     PageMap,
@@ -45,7 +47,11 @@ enum Place {
 
 /// The entries of a thread's directory; those marked true are only in that of a process.
 const ENTRIES: &[(&str, bool, Kind)] = &[
-    ("auxv", false, Kind::Text(0o400, |s| Ok(s.process()?.mm().image().auxv))),
+    (
+        "auxv",
+        false,
+        Kind::Guarded(0o400, |s| Ok(s.process()?.mm().image().auxv)),
+    ),
     ("cgroup", false, Kind::Text(0o444, |_| Ok(b"0::/\n".to_vec()))),
     ("children", false, Kind::Text(0o444, status::children)),
     (
@@ -61,7 +67,7 @@ const ENTRIES: &[(&str, bool, Kind)] = &[
         Kind::Writable(0o644, |_| Ok(b"00000033\n".to_vec()), |_, _| Ok(())),
     ),
     ("cwd", false, Kind::Link(Place::Cwd)),
-    ("environ", false, Kind::Text(0o400, status::environ)),
+    ("environ", false, Kind::Guarded(0o400, status::environ)),
     ("exe", false, Kind::Link(Place::Exe)),
     ("fd", false, Kind::Fds),
     ("fdinfo", false, Kind::FdInfo),
@@ -69,7 +75,7 @@ const ENTRIES: &[(&str, bool, Kind)] = &[
     ("io", false, Kind::Text(0o400, status::io)),
     ("limits", false, Kind::Text(0o444, status::limits)),
     ("loginuid", false, Kind::Text(0o644, |_| Ok(b"4294967295".to_vec()))),
-    ("maps", false, Kind::Text(0o400, maps::maps)),
+    ("maps", false, Kind::Guarded(0o444, maps::maps)),
     ("mem", false, Kind::Memory),
     ("mountinfo", false, Kind::Text(0o444, mountinfo)),
     ("mounts", false, Kind::Text(0o444, mounts)),
@@ -101,8 +107,8 @@ const ENTRIES: &[(&str, bool, Kind)] = &[
     ),
     ("sessionid", false, Kind::Text(0o444, |_| Ok(b"4294967295".to_vec()))),
     ("setgroups", true, Kind::Text(0o644, |_| Ok(b"allow\n".to_vec()))),
-    ("smaps", false, Kind::Text(0o400, maps::smaps)),
-    ("smaps_rollup", false, Kind::Text(0o400, maps::smaps_rollup)),
+    ("smaps", false, Kind::Guarded(0o444, maps::smaps)),
+    ("smaps_rollup", false, Kind::Guarded(0o444, maps::smaps_rollup)),
     ("stack", false, Kind::Text(0o400, |_| Ok(Vec::new()))),
     ("stat", false, Kind::Text(0o444, status::stat)),
     ("statm", false, Kind::Text(0o444, status::statm)),
@@ -173,7 +179,7 @@ impl DynamicDir for PidDir {
         let entry = |(index, entry): (usize, &(&str, bool, Kind))| DirEntry {
             ino: ino(self.subject.tid, index + 1),
             kind: match entry.2 {
-                Kind::Text(..) | Kind::Writable(..) | Kind::Memory | Kind::PageMap => libc::DT_REG,
+                Kind::Text(..) | Kind::Guarded(..) | Kind::Writable(..) | Kind::Memory | Kind::PageMap => libc::DT_REG,
                 Kind::Link(_) => libc::DT_LNK,
                 _ => libc::DT_DIR,
             },
@@ -190,18 +196,22 @@ impl DynamicDir for PidDir {
 fn make(subject: &Subject, index: usize, kind: Kind, task: bool) -> Arc<dyn Inode> {
     let fs = &subject.proc.fs;
     let ino = Some(ino(subject.tid, index + 1));
-    let file = |mode, read, write| {
+    let spliced = ENTRIES.get(index).is_some_and(|entry| entry.0.starts_with("mount"));
+    let file = |mode, guarded, read, write| {
         let file = SubjectFile {
             subject: subject.clone(),
             mode,
+            guarded,
+            spliced,
             read,
             write,
         };
         fs.file_at(ino, subject.owner(mode), file)
     };
     match kind {
-        Kind::Text(mode, read) => file(mode, read, None),
-        Kind::Writable(mode, read, write) => file(mode, read, Some(write)),
+        Kind::Text(mode, read) => file(mode, false, read, None),
+        Kind::Guarded(mode, read) => file(mode, true, read, None),
+        Kind::Writable(mode, read, write) => file(mode, false, read, Some(write)),
         Kind::Memory => fs.file_at(
             ino,
             subject.owner(0o600),

@@ -9,7 +9,7 @@ use sentry_platform::{Order, SyscallArgs};
 
 use super::{Row, Sys, SysResult, call};
 use crate::executor::Deadline;
-use crate::futex::{self, Key, MATCH_ANY, pi};
+use crate::futex::{self, Key, MATCH_ANY, pi, requeue as condition};
 use crate::task::Thread;
 use crate::user::UserPtr;
 
@@ -59,6 +59,22 @@ fn futex(thread: &Arc<Thread>, args: &SyscallArgs) -> Sys {
         libc::FUTEX_UNLOCK_PI => {
             let thread = thread.clone();
             Sys::wait(async move { pi::unlock(&thread, addr, shared).await.map(|()| 0) })
+        }
+        libc::FUTEX_WAIT_REQUEUE_PI => match absolute(thread, timeout, realtime) {
+            Ok(deadline) => {
+                let thread = thread.clone();
+                let wait = async move { condition::wait(&thread, (addr, addr2), shared, value, deadline).await };
+                Sys::wait(async move { wait.await.map(|()| 0) })
+            }
+            Err(errno) => errno.into(),
+        },
+        libc::FUTEX_CMP_REQUEUE_PI => {
+            // Exactly one is woken, with the lock.
+            if value != 1 || (value2 as i32) < 0 {
+                return Errno::EINVAL.into();
+            }
+            let thread = thread.clone();
+            Sys::wait(async move { condition::requeue(&thread, (addr, addr2), shared, value2, value3).await })
         }
         _ => {
             crate::gap!(thread.kernel(), "futex operation {command}");

@@ -8,6 +8,7 @@ use sentry_vfs::file::File;
 
 use super::args::{file, int};
 use super::{Row, SysResult, call};
+use crate::epoll::Epoll;
 use crate::inotify::Inotify;
 use crate::pipe::PipeEnd;
 use crate::stdio::HostStdio;
@@ -53,6 +54,8 @@ fn ioctl(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         FIGETBSZ if file.path().mount().is_some() => UserPtr::new(argument)
             .copy_out(thread, &file.attributes()?.block_size)
             .map(|()| 0),
+        // epoll has calls of its own (of a later Linux) and refuses what it does not know in its own way.
+        _ if Epoll::of(&file).is_ok() => Err(Errno::EINVAL),
         _ => match TtyFile::of(&file) {
             Some(tty) => tty::ioctl::ioctl(thread, &file, tty, request, argument),
             None if request == libc::FIONREAD => {

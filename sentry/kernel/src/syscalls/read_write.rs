@@ -134,40 +134,45 @@ fn pwritev(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
 }
 
 /// The position and flags of preadv2(2) and pwritev2(2): offset -1 stands for the file's position.
-fn position_and_flags(thread: &Thread, args: &SyscallArgs) -> Result<(Position, u32), Errno> {
-    let flags = uint(args, 5);
-    if flags & !RWF_KNOWN != 0 {
-        crate::gap!(thread.kernel(), "preadv2 or pwritev2 flags {:#x}", flags & !RWF_KNOWN);
-        return Err(Errno::EOPNOTSUPP);
-    }
+fn position_and_flags(args: &SyscallArgs) -> Result<(Position, u32), Errno> {
     let position = if args.args[3] == u64::MAX {
         Position::Current
     } else {
         offset(args.args[3])?
     };
-    Ok((position, flags))
+    Ok((position, uint(args, 5)))
+}
+
+/// The buffers of these calls; flags that are not known are refused only if there is something to move.
+fn vectors_for(thread: &Arc<Thread>, args: &SyscallArgs, flags: u32) -> Result<Buffers, Errno> {
+    let buffers = vectors(thread, args)?;
+    if flags & !RWF_KNOWN != 0 && !buffers.is_empty() {
+        crate::gap!(thread.kernel(), "preadv2 or pwritev2 flags {:#x}", flags & !RWF_KNOWN);
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(buffers)
 }
 
 fn preadv2(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
     let file = readable(thread, int(args, 0))?;
-    let (position, flags) = position_and_flags(thread, args)?;
+    let (position, flags) = position_and_flags(args)?;
     let file = if position == Position::Current {
         file
     } else {
         seekable(file)?
     };
-    Ok(io::read(thread, file, vectors(thread, args)?, position, flags))
+    Ok(io::read(thread, file, vectors_for(thread, args, flags)?, position, flags))
 }
 
 fn pwritev2(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
     let file = writable(thread, int(args, 0))?;
-    let (position, flags) = position_and_flags(thread, args)?;
+    let (position, flags) = position_and_flags(args)?;
     let file = if position == Position::Current {
         file
     } else {
         seekable(file)?
     };
-    Ok(io::write(thread, file, vectors(thread, args)?, position, flags))
+    Ok(io::write(thread, file, vectors_for(thread, args, flags)?, position, flags))
 }
 
 fn lseek(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {

@@ -9,7 +9,7 @@ use sentry_vfs::wait::PollEvents;
 
 use super::args::{file, int, uint};
 use super::{Row, Sys, call};
-use crate::io::{self, Buffers, Position, with_scratch};
+use crate::io::{self, Buffers, CHUNK, Position};
 use crate::splice::{Side, Transfer, Until, pipe_of};
 use crate::task::{Thread, block_on};
 use crate::user::{UserPtr, read_iovecs};
@@ -27,20 +27,30 @@ const NONBLOCK: u32 = 2;
 /// All `SPLICE_F_*`.
 const KNOWN: u32 = 0xf;
 
-/// An optional offset argument: its present value. `no_offsets` is the error for a file without offsets.
-fn offset_of(thread: &Thread, pointer: UserPtr<i64>, file: &File, no_offsets: Errno) -> Result<Option<u64>, Errno> {
+/// An optional offset argument: its present value, not checked yet.
+fn offset_of(thread: &Thread, pointer: UserPtr<i64>) -> Result<Option<i64>, Errno> {
     if pointer.is_null() {
         return Ok(None);
     }
-    if pipe_of(file).is_some() {
-        return Err(Errno::ESPIPE);
-    }
-    if !file.ops().seekable() {
+    pointer.copy_in(thread).map(Some)
+}
+
+/// Where a transfer of `len` bytes begins, if an offset was given: `no_offsets` for a file that has none, `EINVAL`
+/// for a place that is none.
+fn place_of(file: &File, offset: Option<i64>, len: u64, no_offsets: Errno) -> Result<Option<u64>, Errno> {
+    if offset.is_some() && !file.ops().seekable() {
         return Err(no_offsets);
     }
-    u64::try_from(pointer.copy_in(thread)?)
-        .map(Some)
-        .map_err(|_| Errno::EINVAL)
+    let place = match offset {
+        Some(offset) => offset,
+        None if file.ops().seekable() => i64::try_from(file.position.now()).unwrap_or(0),
+        None => 0,
+    };
+    let len = i64::try_from(len).map_err(|_| Errno::EINVAL)?;
+    if place < 0 || place.checked_add(len).is_none() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(offset.map(|offset| offset as u64))
 }
 
 fn check_length(len: u64) -> usize {
@@ -79,28 +89,41 @@ fn splice(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
         return Err(Errno::EINVAL);
     }
     let (from, to) = (file(thread, int(args, 0))?, file(thread, int(args, 2))?);
+    let (in_pointer, out_pointer) = (UserPtr::<i64>::new(args.args[1]), UserPtr::<i64>::new(args.args[3]));
+    let has_offset = |file: &File, pointer: UserPtr<i64>| pipe_of(file).is_some() && !pointer.is_null();
+    if has_offset(&from, in_pointer) || has_offset(&to, out_pointer) {
+        return Err(Errno::ESPIPE);
+    }
+    let out_offset = offset_of(thread, out_pointer)?;
+    let in_offset = offset_of(thread, in_pointer)?;
     if !from.readable() || !to.writable() {
         return Err(Errno::EBADF);
     }
-    let (in_pointer, out_pointer) = (UserPtr::<i64>::new(args.args[1]), UserPtr::<i64>::new(args.args[3]));
-    let from = Side {
-        offset: offset_of(thread, in_pointer, &from, Errno::EINVAL)?,
-        file: from,
-    };
-    let to = Side {
-        offset: offset_of(thread, out_pointer, &to, Errno::EINVAL)?,
-        file: to,
-    };
-    match (pipe_of(&from.file), pipe_of(&to.file)) {
+    let (source, target) = (pipe_of(&from), pipe_of(&to));
+    match (source, target) {
         (None, None) => return Err(Errno::EINVAL),
         (Some(a), Some(b)) if Arc::ptr_eq(a, b) => return Err(Errno::EINVAL),
+        (Some(_), None) if appends(&to) => return Err(Errno::EINVAL),
         _ => {}
     }
-    if pipe_of(&to.file).is_none() && appends(&to.file) {
+    let from = Side {
+        offset: place_of(&from, in_offset, args.args[4], Errno::EINVAL)?,
+        file: from.clone(),
+    };
+    let to = Side {
+        offset: place_of(&to, out_offset, args.args[4], Errno::EINVAL)?,
+        file: to.clone(),
+    };
+    if !to.takes_part() {
         return Err(Errno::EINVAL);
     }
-    if !from.takes_part() || !to.takes_part() {
-        return Err(Errno::EINVAL);
+    if !from.gives() {
+        // Only after the pipe has been looked at.
+        return Err(match target {
+            Some(pipe) if pipe.openers().readers == 0 => io::failed_write(thread, Errno::EPIPE),
+            Some(pipe) if pipe.room() == 0 && (flags & NONBLOCK != 0 || to.file.nonblocking()) => Errno::EAGAIN,
+            _ => Errno::EINVAL,
+        });
     }
     let now = flags & NONBLOCK != 0 || from.file.nonblocking() || to.file.nonblocking();
     let until = if now { Until::Now } else { Until::Some };
@@ -128,10 +151,7 @@ fn tee(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
         return Err(Errno::EINVAL);
     }
     let once = move || {
-        with_scratch(len, |buf| match source.peek(buf)? {
-            0 => Ok(0),
-            count => target.fill(&buf[..count], false).map(|count| count as i64),
-        })
+        target.fill_from(&source, len.min(CHUNK), true).map(|count| count as i64)
     };
     match once() {
         Err(Errno::EAGAIN) if flags & NONBLOCK == 0 && !from.nonblocking() && !to.nonblocking() => {}
@@ -175,19 +195,24 @@ fn vmsplice(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
 }
 
 fn sendfile(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
-    let (to, from) = (file(thread, int(args, 0))?, file(thread, int(args, 1))?);
-    if !from.readable() || !to.writable() {
+    let pointer = UserPtr::<i64>::new(args.args[2]);
+    let offset = offset_of(thread, pointer)?;
+    let from = file(thread, int(args, 1))?;
+    if !from.readable() {
         return Err(Errno::EBADF);
     }
-    let pointer = UserPtr::<i64>::new(args.args[2]);
-    let offset = offset_of(thread, pointer, &from, Errno::ESPIPE)?;
+    let offset = place_of(&from, offset, args.args[3], Errno::ESPIPE)?;
+    let to = file(thread, int(args, 0))?;
+    if !to.writable() {
+        return Err(Errno::EBADF);
+    }
     let from = Side { file: from, offset };
     let to = Side { file: to, offset: None };
-    // What cannot be read twice is no source.
-    if i64::try_from(args.args[3]).is_err() || !from.file.ops().seekable() || !from.takes_part() || !to.takes_part() {
+    if pipe_of(&to.file).is_none() && appends(&to.file) {
         return Err(Errno::EINVAL);
     }
-    if pipe_of(&to.file).is_none() && appends(&to.file) {
+    // What cannot be read twice is no source.
+    if !from.file.ops().seekable() || !from.gives() || !to.takes_part() {
         return Err(Errno::EINVAL);
     }
     let until = match () {
@@ -203,8 +228,8 @@ fn sendfile(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
 fn copy_file_range(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
     let (from, to) = (file(thread, int(args, 0))?, file(thread, int(args, 2))?);
     let (in_pointer, out_pointer) = (UserPtr::<i64>::new(args.args[1]), UserPtr::<i64>::new(args.args[3]));
-    let in_offset = offset_of(thread, in_pointer, &from, Errno::ESPIPE)?;
-    let out_offset = offset_of(thread, out_pointer, &to, Errno::ESPIPE)?;
+    let in_offset = offset_of(thread, in_pointer)?;
+    let out_offset = offset_of(thread, out_pointer)?;
     if uint(args, 5) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -220,24 +245,27 @@ fn copy_file_range(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errn
         return Err(Errno::EBADF);
     }
     let len = check_length(args.args[4]);
-    let place = out_offset.unwrap_or_else(|| to.position.now());
-    let start = in_offset.unwrap_or_else(|| from.position.now());
-    if start.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64)
-        || place.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64)
-    {
+    let position = |file: &File| i64::try_from(file.position.now()).unwrap_or(i64::MAX);
+    let start = in_offset.unwrap_or_else(|| position(&from));
+    let place = out_offset.unwrap_or_else(|| position(&to));
+    let wraps = |at: i64| (at as u64).checked_add(args.args[4]).is_none();
+    let beyond = |at: i64| at >= 0 && at.checked_add(len as i64).is_none();
+    if wraps(start) || wraps(place) || beyond(start) || beyond(place) {
         return Err(Errno::EOVERFLOW);
     }
-    if len > 0 {
-        io::allowed(thread, place, len).map_err(|errno| io::failed_write(thread, errno))?;
-    }
     // Not beyond the end of the source, so that what lies there does not count as an overlap.
-    let rest = from.ops().size(&from)?.saturating_sub(start);
+    let size = from.ops().size(&from)?;
+    let rest = size.saturating_sub(u64::try_from(start).unwrap_or(0));
     let left = len.min(usize::try_from(rest).unwrap_or(usize::MAX));
+    if left > 0 && place >= 0 {
+        io::allowed(thread, place as u64, left).map_err(|errno| io::failed_write(thread, errno))?;
+    }
     let same = from.path().inode_key().is_some() && from.path().inode_key() == to.path().inode_key();
-    let (start_end, place_end) = (start.saturating_add(left as u64), place.saturating_add(left as u64));
-    if same && start < place_end && place < start_end {
+    let ends = (start.saturating_add(left as i64), place.saturating_add(left as i64));
+    if same && start < ends.1 && place < ends.0 || start < 0 || place < 0 {
         return Err(Errno::EINVAL);
     }
+    let (in_offset, out_offset) = (in_offset.map(|at| at as u64), out_offset.map(|at| at as u64));
     let transfer = Transfer {
         from: Side {
             file: from,

@@ -133,7 +133,10 @@ impl Data {
         }
         let buf = &buf[..buf.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
         let end = offset + buf.len() as u64;
-        if matches!(self.form, Form::Inline(_)) && end > INLINE_MAX {
+        if let Form::Inline(bytes) = &self.form
+            // Also where a hole of whole pages comes to be: only the other form can leave pages out.
+            && (end > INLINE_MAX || offset / PAGE > (bytes.len() as u64).div_ceil(PAGE))
+        {
             self.make_chunks(store)?;
         }
         let done = match &mut self.form {

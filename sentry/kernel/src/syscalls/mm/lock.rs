@@ -6,6 +6,7 @@ use sentry_abi::{Errno, PAGE_SIZE};
 use sentry_platform::SyscallArgs;
 use sentry_vfs::cred::Cap;
 
+use crate::mm::{Backing, Region};
 use crate::syscalls::SysResult;
 use crate::task::{Resource, Thread};
 
@@ -31,6 +32,28 @@ fn check_limit(thread: &Thread, more: u64) -> Result<(), Errno> {
 }
 
 pub(super) fn mlock(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
+    lock(thread, args)?;
+    // What cannot be brought to memory stays locked all the same: nothing to see, or beyond a file's end.
+    let (start, len) = pages(args.args[0], args.args[1])?;
+    let regions = thread.mm().overlapping(start, len);
+    let absent = |region: &Region| {
+        let end = region.end.min(start.saturating_add(len)) - region.start;
+        let short = match &region.backing {
+            Backing::File(file) if crate::io::kind_of(file) == libc::S_IFREG => {
+                let size = file.ops().size(file).unwrap_or(u64::MAX);
+                region.offset.saturating_add(end) > size.checked_next_multiple_of(PAGE_SIZE).unwrap_or(u64::MAX)
+            }
+            _ => false,
+        };
+        short || region.prot == libc::PROT_NONE
+    };
+    if regions.iter().any(absent) {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(0)
+}
+
+fn lock(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
     let (start, len) = pages(args.args[0], args.args[1])?;
     let already: u64 = thread
         .mm()
@@ -51,6 +74,9 @@ pub(super) fn mlock2(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
     const MLOCK_ONFAULT: i32 = 1;
     if args.args[2] as i32 & !MLOCK_ONFAULT != 0 {
         return Err(Errno::EINVAL);
+    }
+    if args.args[2] as i32 == MLOCK_ONFAULT {
+        return lock(thread, args);
     }
     mlock(thread, args)
 }

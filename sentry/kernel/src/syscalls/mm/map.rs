@@ -246,17 +246,14 @@ pub(super) fn mprotect(thread: &Arc<Thread>, args: &SyscallArgs) -> Sys {
     }
     let thread = thread.clone();
     Sys::wait(async move {
-        let result = run_one(
-            &thread,
-            Order::Mprotect {
-                addr,
-                len,
-                prot: prot & (PROT_ALL | GROWS),
-            },
-        )
-        .await?;
-        thread.mm().record_protect(addr, len, prot);
-        Ok(result)
+        let order = Order::Mprotect {
+            addr,
+            len,
+            prot: prot & (PROT_ALL | GROWS),
+        };
+        let result = run_one(&thread, order).await;
+        thread.mm().record_protect(addr, len, prot, result.map(drop));
+        result
     })
 }
 
@@ -305,10 +302,38 @@ pub(super) fn mremap(thread: &Arc<Thread>, args: &SyscallArgs) -> Sys {
                 new_addr,
             },
         )
-        .await?;
-        thread.mm().record_remap(addr, old_len, new_len, place as u64);
-        Ok(place)
+        .await;
+        match place {
+            Ok(place) => thread.mm().record_remap(addr, old_len, new_len, place as u64),
+            Err(_) if flags & libc::MREMAP_FIXED != 0 => {
+                let rounded = |len: u64| len.checked_next_multiple_of(PAGE_SIZE);
+                if let (Some(old), Some(new)) = (rounded(old_len), rounded(new_len)) {
+                    note_unmapped(&thread, new_addr, new).await;
+                    note_unmapped(&thread, addr.saturating_add(new), old.saturating_sub(new)).await;
+                }
+            }
+            Err(_) => {}
+        }
+        place
     })
+}
+
+/// Records that nothing is mapped in a range, if so: a failed mremap(2) to a fixed address may have unmapped its
+/// target, and what lay beyond the new length.
+async fn note_unmapped(thread: &Arc<Thread>, addr: u64, len: u64) {
+    let order = Order::Mmap {
+        addr,
+        len,
+        prot: libc::PROT_NONE,
+        flags: libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+        fd: None,
+        offset: 0,
+    };
+    // Taken for a moment: only where nothing is left does that work.
+    if len > 0 && run_one(thread, order).await == Ok(addr as i64) {
+        let _ = run_one(thread, Order::Munmap { addr, len }).await;
+        thread.mm().record_unmap(addr, len);
+    }
 }
 
 /// Answers the heap's end, changed or not.
