@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sentry_abi::Errno;
 use sentry_gofer::protocol;
 use sentry_gofer::{Access, Time};
-use sentry_host::{files, stdio};
+use sentry_host::{files, memory_file, stdio};
 
 use super::{Caching, GoferInode};
 use crate::file::{File, FileOps, HostFile};
@@ -100,6 +100,11 @@ impl FileOps for GoferFile {
 
     fn size(&self, _file: &File) -> Result<u64, Errno> {
         Ok(stat(self.fd.as_fd())?.size)
+    }
+
+    fn seek_extent(&self, _file: &File, offset: u64, data: bool) -> Result<u64, Errno> {
+        // Reads and writes have offsets, so the position of the descriptor is free.
+        memory_file::seek_extent(self.fd.as_fd(), offset, data)
     }
 
     fn sync(&self, data_only: bool) -> Result<(), Errno> {
