@@ -77,7 +77,7 @@ fn dependencies_point_one_way() {
 
 #[test]
 fn every_crate_has_its_place() {
-    let tests = ["conformance", "sentry-guest", "sentry-benches"];
+    let tests = ["conformance", "sentry-guest", "sentry-fuzz", "sentry-benches"];
     for name in dependencies().keys() {
         assert!(
             layer(name).is_some() || tests.contains(&name.as_str()),

@@ -283,3 +283,29 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
         std::thread::sleep(Duration::from_millis(if waited.as_millis() < 100 { 1 } else { 5 }));
     }
 }
+
+/// The `/proc` directories of the processes that run an executable.
+pub fn processes_of(executable: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| std::fs::read_link(path.join("exe")).is_ok_and(|exe| exe.starts_with(executable)))
+        .collect()
+}
+
+/// Fails if processes that run an executable are there two seconds after their sandbox's end.
+pub fn left(executable: &Path) -> Result<(), String> {
+    let end = Instant::now() + Duration::from_secs(2);
+    loop {
+        let processes = processes_of(executable);
+        if processes.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            return Err(format!("processes are left: {processes:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,10 +1,9 @@
 //! Guests that attack the stub in their own address space. Honest processes beside them must finish, the sandbox
 //! must live, and when it ends nothing of it may be left.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, Setup};
+use crate::host::{Host, Setup, left};
 use crate::report::{Outcome, Report};
 use crate::{On, Unit};
 
@@ -115,25 +114,4 @@ fn attack(host: &Host, report: &Report, on: On, name: &str, full: &str, workers:
         left(&own)
     };
     report.result(on, full, result, start.elapsed());
-}
-
-/// Fails if processes of the sandbox are there two seconds after its end.
-fn left(executable: &Path) -> Result<(), String> {
-    let end = Instant::now() + Duration::from_secs(2);
-    loop {
-        let pids: Vec<String> = std::fs::read_dir("/proc")
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|e| std::fs::read_link(e.path().join("exe")).is_ok_and(|exe| exe.starts_with(executable)))
-            .map(|e| e.file_name().to_string_lossy().into_owned())
-            .collect();
-        if pids.is_empty() {
-            return Ok(());
-        }
-        if Instant::now() > end {
-            return Err(format!("processes are left: {}", pids.join(" ")));
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

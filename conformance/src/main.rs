@@ -8,13 +8,15 @@
 //! - `escape`: attempts to read a host file outside the allowlist;
 //! - `hostile`: guests that attack the stub in their own address space;
 //! - `random` (only if asked for): random sequences of calls, compared step by step; a difference is shrunk to a
-//!   short sequence.
+//!   short sequence;
+//! - `fuzz`: random calls with random arguments, which must leave the sandbox as it was.
 //!
 //! The last line is `N passed, N failed, N skipped`; the exit code is 1 if anything failed.
 
 #![forbid(unsafe_code)]
 
 mod escape;
+mod fuzz;
 mod guest;
 mod host;
 mod hostile;
@@ -84,6 +86,8 @@ pub enum Suite {
     Hostile,
     /// Random sequences of calls
     Random,
+    /// Random calls with random arguments
+    Fuzz,
 }
 
 /// On which file system the cases work.
@@ -108,7 +112,7 @@ pub struct Run {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "guest,programs,escape,hostile"
+        default_value = "guest,programs,escape,hostile,fuzz"
     )]
     pub suite: Vec<Suite>,
     /// File systems of the guest cases that use files; the others run once, on tmpfs
@@ -138,7 +142,10 @@ pub struct Run {
     /// Random sequences of each kind; with the default, those of a fixed seed and of a new one
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub cases: u64,
-    /// The seed of the random sequences, in hexadecimal, instead of a fixed and a new one
+    /// Random calls of the `fuzz` suite on systrap; a tenth of it on ptrace
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    pub calls: u64,
+    /// The seed of the random sequences and calls, in hexadecimal, instead of a fixed and a new one
     #[arg(long, value_name = "SEED", value_parser = |text: &str| u64::from_str_radix(text, 16))]
     pub seed: Option<u64>,
     /// The sentry executable, instead of building it
@@ -171,6 +178,7 @@ fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
             Suite::Escape => units.extend(escape::units(host)),
             Suite::Hostile => units.extend(hostile::units(host)),
             Suite::Random => units.extend(random::units(host)),
+            Suite::Fuzz => units.extend(fuzz::units(host)),
         }
     }
     Ok(units)
@@ -222,6 +230,7 @@ fn list(options: Run) -> Result<(), String> {
     names.extend(escape::names());
     names.extend(hostile::names());
     names.extend(random::names());
+    names.extend(fuzz::names());
     names
         .iter()
         .filter(|n| host.options.wants(n))

@@ -103,6 +103,64 @@ pub struct Plan {
     pub data: Range,
 }
 
+impl Plan {
+    /// Says what about it is not as it must be for any file: a range outside the layout, on a reserved one or on another,
+    /// an address that is no page's. For tests and fuzzers.
+    pub fn check(&self, layout: &Layout) -> Result<(), String> {
+        let inside = |range: &Range| range.start >= layout.low && range.start <= range.end && range.end <= layout.high;
+        let aligned = |range: &Range| range.start.is_multiple_of(PAGE_SIZE) && range.end.is_multiple_of(PAGE_SIZE);
+        let place = |segment: &Segment| Range {
+            start: segment.addr,
+            end: segment.addr.wrapping_add(segment.len),
+        };
+        let segments: Vec<Range> = self.segments.iter().map(place).collect();
+        let vdso = Range {
+            start: self.vdso,
+            end: self.vdso.wrapping_add(vdso::IMAGE_LEN),
+        };
+        let parts = [self.stack, vdso];
+        for (segment, range) in self.segments.iter().zip(&segments) {
+            let backing = match segment.backing {
+                Backing::Program(offset) | Backing::Interpreter(offset) => offset,
+                Backing::Anonymous => 0,
+            };
+            let zero = segment.zero.is_none_or(|(addr, len)| {
+                segment.prot & 2 != 0
+                    && addr >= range.start
+                    && addr.checked_add(len).is_some_and(|end| end <= range.end)
+                    && len < PAGE_SIZE
+            });
+            let good = !range.is_empty()
+                && aligned(range)
+                && inside(range)
+                && zero
+                && backing.is_multiple_of(PAGE_SIZE)
+                && i64::try_from(backing).is_ok()
+                && !layout.reserved.iter().any(|reserved| reserved.overlaps(range));
+            if !good {
+                return Err(format!("segment {segment:x?}"));
+            }
+        }
+        for part in parts.iter().chain([&self.brk]) {
+            let others = segments.iter().chain(&parts).filter(|other| *other != part);
+            if !inside(part) || !part.start.is_multiple_of(PAGE_SIZE) {
+                return Err(format!("{part:x?} in {self:x?}"));
+            }
+            if !part.is_empty() && others.into_iter().any(|other| other.overlaps(part)) {
+                return Err(format!("{part:x?} lies on another of {self:x?}"));
+            }
+        }
+        let start = Range {
+            start: self.start,
+            end: self.start,
+        };
+        if !inside(&start) || !self.stack_offset.is_multiple_of(16) || self.stack_offset >= 2 * PAGE_SIZE {
+            return Err(format!("start or stack of {self:x?}"));
+        }
+        Ok(())
+    }
+}
+
 /// The window above a base in which position-independent programs are placed (28 bits of pages, as Linux).
 const PROGRAM_WINDOW: u64 = 1 << 40;
 /// The window below `mmap_base` for interpreters.

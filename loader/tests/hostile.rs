@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use sentry_abi::Errno;
-use sentry_loader::{Backing, Elf, Image, Layout, Plan, Range, elf, plan, stack, vdso};
+use sentry_loader::{Backing, Elf, Image, Layout, Plan, Range, elf, plan, stack};
 
 fn layout() -> Layout {
     Layout {
@@ -53,48 +53,8 @@ fn read(bytes: &[u8]) -> Result<Elf, Errno> {
 }
 
 fn check(plan: &Plan, layout: &Layout) {
-    let inside = |start: u64, end: u64| start >= layout.low && start <= end && end <= layout.high;
     assert!(plan.segments.len() <= 4 * elf::MAX_PHDRS);
-    for s in &plan.segments {
-        assert!(s.len > 0 && s.addr % 4096 == 0 && s.len % 4096 == 0, "{s:x?}");
-        assert!(inside(s.addr, s.addr.checked_add(s.len).unwrap()), "{s:x?}");
-        for r in &layout.reserved {
-            assert!(s.addr + s.len <= r.start || s.addr >= r.end, "{s:x?}");
-        }
-        if let Backing::Program(offset) | Backing::Interpreter(offset) = s.backing {
-            assert!(offset % 4096 == 0 && i64::try_from(offset).is_ok());
-        }
-        if let Some((addr, len)) = s.zero {
-            assert!(s.prot & 2 != 0 && addr >= s.addr && addr + len <= s.addr + s.len && len < 4096);
-        }
-    }
-    let single = [
-        plan.stack,
-        Range {
-            start: plan.vdso,
-            end: plan.vdso + vdso::IMAGE_LEN,
-        },
-        plan.brk,
-    ];
-    for (i, a) in single.iter().enumerate() {
-        assert!(inside(a.start, a.end) && a.start % 4096 == 0, "{a:x?}");
-        for b in plan
-            .segments
-            .iter()
-            .map(|s| Range {
-                start: s.addr,
-                end: s.addr + s.len,
-            })
-            .chain(single[..i].to_vec())
-        {
-            assert!(
-                a.is_empty() || a.end <= b.start || b.end <= a.start,
-                "{a:x?} {b:x?} {plan:x?}"
-            );
-        }
-    }
-    assert!(inside(plan.start, plan.start));
-    assert!(plan.stack_offset.is_multiple_of(16) && plan.stack_offset < 8192);
+    plan.check(layout).unwrap();
 }
 
 const PIE: &[Header] = &[

@@ -2,10 +2,11 @@
 //!
 //! `guest list` prints their names; `guest run NAME` runs one in this process; `guest batch NAME…` runs each in a
 //! child of its own and prints one line a case: `pass NAME`, `skip NAME reason` or `fail NAME what`.
-//! `guest random …` runs random sequences of calls ([`random`]).
+//! `guest random …` runs random sequences of calls ([`random`]), `guest fuzz …` random calls ([`fuzz`]).
 //! `guest tool …` are small programs that cases and other tests start.
 
 mod cases;
+mod fuzz;
 mod random;
 mod sys;
 mod tool;
@@ -126,10 +127,12 @@ fn main() {
         }),
         ["random", kind, seed, count] => random::many(kind, seed, count),
         ["random-steps", kind, seed, steps] => random::steps(kind, seed, steps),
+        ["fuzz", seed, calls, place] => fuzz::many(seed, calls, place),
+        ["fuzz-one", seed] => fuzz::one(seed),
         ["tool", name, rest @ ..] => tool::run(name, rest),
         _ => {
             eprintln!(
-                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | tool NAME ARG…"
+                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | fuzz SEED CALLS DIR | fuzz-one SEED | tool NAME ARG…"
             );
             exit(2)
         }

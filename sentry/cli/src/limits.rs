@@ -271,4 +271,71 @@ mod tests {
             assert!(error.contains(word), "{text}: {error}");
         }
     }
+
+    /// Profiles that are almost right: an error or limits, never a panic, and what was read means the same when
+    /// written again.
+    #[test]
+    fn no_profile_is_too_strange() {
+        let words = [
+            "memory",
+            "cpus",
+            "pids",
+            "disk",
+            "timeout",
+            "output-limit",
+            " = ",
+            "'",
+            "\"",
+            "\n",
+            "-",
+            "1e9",
+            "0x",
+            "1g",
+            "9",
+            "99999999999999999999",
+            ".5",
+            "inf",
+            "nan",
+            "[",
+            "]",
+            "{",
+            "}",
+            "true",
+            "\\u",
+            "#",
+            "\0",
+            "\u{ff}",
+            "=",
+        ];
+        let mut state = 1u64;
+        let mut below = |bound: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % bound
+        };
+        let mut read = 0;
+        for _ in 0..50_000 {
+            let mut text = String::from(["memory = '1g'", "cpus = 1.5", "pids = 10\ntimeout = '5s'", ""][below(4)]);
+            for _ in 0..below(6) {
+                let at = below(text.chars().count() + 1);
+                let at = text.char_indices().nth(at).map_or(text.len(), |(at, _)| at);
+                let end = text
+                    .char_indices()
+                    .map(|(i, _)| i)
+                    .find(|&i| i >= at + below(3))
+                    .unwrap_or(text.len());
+                text.replace_range(at..end.max(at), words[below(words.len())]);
+            }
+            if let Ok(limits) = Limits::parse(&text) {
+                read += 1;
+                assert!(
+                    limits.cpus != Some(0) && limits.pids != Some(0),
+                    "{text:?} gives {limits:?}"
+                );
+                let _ = (limits.for_kernel(), limits.list());
+            }
+        }
+        assert!(read > 1000, "{read} profiles were read");
+    }
 }
