@@ -5,7 +5,7 @@
 //! - `guest`: the cases of the guest test program, a fresh process each, on tmpfs, on the overlay and on a
 //!   writable host directory;
 //! - `programs`: ordinary commands, whose output, exit code and signal must be those of the native run;
-//! - `escape`: attempts to read a host file outside the allowlist;
+//! - `escape`: attempts to read a host file outside the allowlist, and to get at the host in other ways;
 //! - `hostile`: guests that attack the stub in their own address space;
 //! - `random` (only if asked for): random sequences of calls, compared step by step; a difference is shrunk to a
 //!   short sequence;
@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod escape;
 mod fuzz;
 mod guest;
@@ -175,7 +176,10 @@ fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
         match suite {
             Suite::Guest => units.extend(guest::units(host)?),
             Suite::Programs => units.extend(programs::units(host)?),
-            Suite::Escape => units.extend(escape::units(host)),
+            Suite::Escape => {
+                units.extend(escape::units(host));
+                units.extend(attempts::units(host)?);
+            }
             Suite::Hostile => units.extend(hostile::units(host)),
             Suite::Random => units.extend(random::units(host)),
             Suite::Fuzz => units.extend(fuzz::units(host)),
@@ -228,6 +232,7 @@ fn list(options: Run) -> Result<(), String> {
     let mut names = guest::names(&host)?;
     names.extend(programs::names());
     names.extend(escape::names());
+    names.extend(attempts::names(&host)?);
     names.extend(hostile::names());
     names.extend(random::names());
     names.extend(fuzz::names());

@@ -3,8 +3,10 @@
 //! `guest list` prints their names; `guest run NAME` runs one in this process; `guest batch NAME…` runs each in a
 //! child of its own and prints one line a case: `pass NAME`, `skip NAME reason` or `fail NAME what`.
 //! `guest random …` runs random sequences of calls ([`random`]), `guest fuzz …` random calls ([`fuzz`]).
+//! `guest attempt …` tries to get at the host ([`attempts`]).
 //! `guest tool …` are small programs that cases and other tests start.
 
+mod attempts;
 mod cases;
 mod fuzz;
 mod random;
@@ -127,12 +129,14 @@ fn main() {
         }),
         ["random", kind, seed, count] => random::many(kind, seed, count),
         ["random-steps", kind, seed, steps] => random::steps(kind, seed, steps),
+        ["attempts"] => attempts::names().for_each(|name| println!("{name}")),
+        ["attempt", name, victim, socket] => attempts::run(name, victim, socket),
         ["fuzz", seed, calls, place] => fuzz::many(seed, calls, place),
         ["fuzz-one", seed] => fuzz::one(seed),
         ["tool", name, rest @ ..] => tool::run(name, rest),
         _ => {
             eprintln!(
-                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | fuzz SEED CALLS DIR | fuzz-one SEED | tool NAME ARG…"
+                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | attempts | attempt NAME VICTIM SOCKET | fuzz SEED CALLS DIR | fuzz-one SEED | tool NAME ARG…"
             );
             exit(2)
         }
