@@ -452,6 +452,18 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Computes until the process has had so much of a processor.
+pub fn compute_ms(ms: u64) {
+    let mut used: libc::timespec = zeroed();
+    while (used.tv_sec as u64) * 1000 + (used.tv_nsec as u64) / 1_000_000 < ms {
+        ok!(sys!(
+            libc::SYS_clock_gettime,
+            libc::CLOCK_PROCESS_CPUTIME_ID,
+            &mut used as *mut _
+        ));
+    }
+}
+
 /// The calling thread's id.
 pub fn gettid() -> i32 {
     sys!(libc::SYS_gettid) as i32

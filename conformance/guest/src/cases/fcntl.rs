@@ -191,8 +191,14 @@ fn table_is_copied() {
 fn closed_by_another_thread() {
     // A read that waits goes on with the pipe although its descriptor is closed meanwhile.
     let (r, w) = pipe();
-    let reader = std::thread::spawn(move || read(r, 10));
+    let (tell, told) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        tell.send(gettid()).expect("sent");
+        read(r, 10)
+    });
+    let tid = told.recv().expect("received");
     sleep_ms(20);
+    until("the reader waits", || task_state(tid) == 'S');
     close(r);
     write(w, b"late");
     eq!(reader.join().expect("joined"), b"late");
