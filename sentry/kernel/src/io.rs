@@ -138,7 +138,7 @@ pub fn gather(thread: &Thread, vectors: &[IoVec], skip: usize, buf: &mut [u8]) -
     for part in parts(vectors, skip, buf.len()) {
         let target = &mut buf[done..done + part.len];
         if let Err(errno) = guest.read(part.addr, target) {
-            done += guest.address_space().read_partial(part.addr, target).min(part.len);
+            done += guest.read_partial(part.addr, target).min(part.len);
             return if done > 0 { Ok(done) } else { Err(errno) };
         }
         done += part.len;
@@ -450,6 +450,10 @@ fn write_rest(
         let mut done = done;
         while done < total {
             let step = block_on(&thread, deadline, &[(queue, WRITE_EVENTS)], || {
+                // Who waits learns of a reset first.
+                if let Some(errno) = crate::unix::take_error(&file) {
+                    return Some(Err(errno));
+                }
                 match try_write(&thread, &file, &buffers, done, position, flags) {
                     Ok(count) => Some(Ok(count)),
                     Err(Stop::Error(Errno::EAGAIN)) => None,

@@ -326,6 +326,14 @@ impl LockTable {
         found
     }
 
+    /// A lock of `record`'s owner that meets its range (`F_OFD_GETLK` with `F_UNLCK`).
+    pub fn owned(&self, file: &File, record: &Record) -> Option<Record> {
+        let inner = self.inner.lock();
+        let locks = inner.files.get(&key_of(file))?;
+        let meets = |own: &&Record| own.owner == record.owner && own.start <= record.end && record.start <= own.end;
+        locks.records.iter().filter(meets).min_by_key(|own| own.start).copied()
+    }
+
     /// Notes that a POSIX lock is waited for; `EDEADLK` if it would wait for itself. Hold the result while waiting.
     pub fn wait_for(self: &Arc<Self>, file: &File, record: Record) -> Result<Waiting, Errno> {
         let key = key_of(file);

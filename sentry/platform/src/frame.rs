@@ -239,13 +239,24 @@ fn word(bytes: &[u8], offset: usize) -> u64 {
     u64::from_ne_bytes(array)
 }
 
-/// The state in the form of a signal frame, from the register set `NT_X86_XSTATE`.
+/// The tile data of AMX: the last component, of which no guest has the use.
+const TILE_DATA: u64 = 1 << 18;
+const TILE_DATA_SIZE: usize = 8192;
+
+/// The state in the form of a signal frame, from the register set `NT_X86_XSTATE`. As in the host's own frames, tile
+/// data has no room in it: it would fill small alternate stacks.
 pub fn from_regset(regset: &[u8]) -> Vec<u8> {
     let mut state = regset.to_vec();
     if state.len() < LEGACY_SIZE + 64 {
         return state;
     }
-    let features = word(regset, SW_RESERVED);
+    let mut features = word(regset, SW_RESERVED);
+    if features & TILE_DATA != 0 && state.len() >= LEGACY_SIZE + 64 + TILE_DATA_SIZE {
+        features &= !TILE_DATA;
+        state.truncate(regset.len() - TILE_DATA_SIZE);
+        let present = word(&state, LEGACY_SIZE) & features;
+        state[LEGACY_SIZE..LEGACY_SIZE + 8].copy_from_slice(&present.to_ne_bytes());
+    }
     let len = state.len() as u32;
     state[SW_RESERVED..LEGACY_SIZE].fill(0);
     state[SW_RESERVED..SW_RESERVED + 4].copy_from_slice(&FP_XSTATE_MAGIC1.to_ne_bytes());

@@ -298,6 +298,9 @@ pub trait GuestThread: Send + Sync {
     /// Copies guest memory, from what the stub brought along or from the address space.
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), Errno>;
 
+    /// Copies guest memory up to the first fault; the number of bytes.
+    fn read_partial(&self, addr: u64, buf: &mut [u8]) -> usize;
+
     /// Copies into guest memory before the guest runs on. What goes through the stub may fail only then: the
     /// result of the call then becomes `-EFAULT`.
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), Errno>;

@@ -335,16 +335,11 @@ fn check_xattr(caller: &Caller<'_>, inode: &Arc<dyn Inode>, name: &[u8], access:
     let permissions = inode.permissions()?;
     let prefix = name.iter().position(|&byte| byte == b'.').map(|dot| &name[..dot]);
     match prefix {
-        Some(b"user" | b"trusted" | b"security")
-            if name.last() == Some(&b'.') && name.iter().filter(|&&byte| byte == b'.').count() == 1 =>
-        {
-            Err(Errno::EINVAL)
-        }
-        Some(b"trusted") if cred.has(Cap::SYS_ADMIN) => Ok(()),
-        Some(b"trusted") => Err(if writing { Errno::EPERM } else { Errno::ENODATA }),
-        Some(b"security") if !writing => Ok(()),
-        Some(b"security") if name == b"security.capability" => cred.require(Cap::SETFCAP),
-        Some(b"security") => cred.require(Cap::SYS_ADMIN),
+        Some(b"trusted") if cred.has(Cap::SYS_ADMIN) => {}
+        Some(b"trusted") => return Err(if writing { Errno::EPERM } else { Errno::ENODATA }),
+        Some(b"security") if !writing => {}
+        Some(b"security") if name == b"security.capability" => cred.require(Cap::SETFCAP)?,
+        Some(b"security") => cred.require(Cap::SYS_ADMIN)?,
         Some(b"user") => {
             if !permissions.is_regular() && !permissions.is_dir() {
                 return Err(if writing { Errno::EPERM } else { Errno::ENODATA });
@@ -352,8 +347,17 @@ fn check_xattr(caller: &Caller<'_>, inode: &Arc<dyn Inode>, name: &[u8], access:
             if writing && permissions.is_dir() && permissions.mode & libc::S_ISVTX != 0 {
                 permission::check_owner(cred, permissions)?;
             }
-            permission::check(cred, permissions, access)
+            permission::check(cred, permissions, access)?;
         }
-        _ => Err(Errno::EOPNOTSUPP),
+        Some(b"system") => return Err(Errno::EOPNOTSUPP),
+        _ => {
+            permission::check(cred, permissions, access)?;
+            return Err(Errno::EOPNOTSUPP);
+        }
     }
+    // Whether there is a name behind the prefix is looked at last.
+    if prefix.is_some_and(|prefix| name.len() == prefix.len() + 1) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
 }

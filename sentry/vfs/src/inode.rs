@@ -196,6 +196,16 @@ pub trait Inode: Send + Sync + 'static {
     fn rename(&self, _old: &[u8], _new_dir: &Arc<dyn Inode>, _new: &[u8], _flags: u32) -> Result<(), Errno> {
         Err(Errno::EROFS)
     }
+    /// Renames and leaves `left`, a whiteout, under the old name (`RENAME_WHITEOUT`). `EINVAL` where there are none.
+    fn rename_leaving(
+        &self,
+        _old: &[u8],
+        _new_dir: &Arc<dyn Inode>,
+        _new: &[u8],
+        _left: &NewInode,
+    ) -> Result<Arc<dyn Inode>, Errno> {
+        Err(Errno::EINVAL)
+    }
     /// A symbolic link's target.
     fn readlink(&self) -> Result<Vec<u8>, Errno> {
         Err(Errno::EINVAL)

@@ -30,6 +30,8 @@ impl Vfs {
         let (kind, rdev, needs_cap) = match mode & libc::S_IFMT {
             0 | libc::S_IFREG => (libc::S_IFREG, 0, false),
             kind @ (libc::S_IFIFO | libc::S_IFSOCK) => (kind, 0, false),
+            // A whiteout is no device.
+            libc::S_IFCHR if rdev == 0 => (libc::S_IFCHR, 0, false),
             kind @ (libc::S_IFCHR | libc::S_IFBLK) => (kind, rdev, true),
             libc::S_IFDIR => return Err(Errno::EPERM),
             _ => return Err(Errno::EINVAL),
@@ -157,7 +159,9 @@ impl Vfs {
     ) -> Result<(), Errno> {
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let no_replace = flags & libc::RENAME_NOREPLACE != 0;
-        if flags & !(libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) != 0 || (exchange && no_replace) {
+        let whiteout = flags & libc::RENAME_WHITEOUT != 0;
+        let known = libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT;
+        if flags & !known != 0 || (exchange && (no_replace || whiteout)) {
             return Err(Errno::EINVAL);
         }
         let from = self.walk_to_parent(caller, old_at, old)?;
@@ -231,14 +235,25 @@ impl Vfs {
             announce_loss(locks.new_children(), to.name(), replaced);
         }
         let ends = replaced.is_some_and(|replaced| self.notifier.awaits_end(replaced));
-        old_dir.inode().rename(from.name(), new_dir.inode(), to.name(), flags)?;
+        let left = if whiteout {
+            let new = permission::new_inode(caller.cred, old_dir.inode().permissions()?, libc::S_IFCHR, 0);
+            Some(
+                old_dir
+                    .inode()
+                    .rename_leaving(from.name(), new_dir.inode(), to.name(), &new)?,
+            )
+        } else {
+            old_dir.inode().rename(from.name(), new_dir.inode(), to.name(), flags)?;
+            None
+        };
         source.move_to(new_dir, to.name());
-        match exchanged {
-            Some(exchanged) => {
+        match (exchanged, left) {
+            (Some(exchanged), _) => {
                 exchanged.move_to(old_dir, from.name());
                 self.insert_dentry(old_dir, locks.old(), from.name(), exchanged);
             }
-            None => self.insert_removed(old_dir, locks.old(), from.name()),
+            (None, Some(left)) => drop(self.insert_new(old_dir, locks.old(), from.name(), left)),
+            (None, None) => self.insert_removed(old_dir, locks.old(), from.name()),
         }
         self.insert_dentry(new_dir, locks.new_children(), to.name(), &source);
         if let Some(replaced) = replaced {

@@ -5,7 +5,7 @@ use crate::{cases, check, eq, err, ok, sys};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 cases!("dir": mkdir_rmdir, mkdir_errors, rmdir_errors, unlink_errors, open_file_survives_unlink, hard_links, hard_link_errors,
-    symlink_errors, readlink_calls, rename_files, rename_directories, rename_errors, rename_flags, rename_same_file,
+    symlink_errors, readlink_calls, rename_files, rename_directories, rename_errors, rename_flags, rename_whiteout, rename_same_file,
     list, list_many, list_seeks, list_errors, list_types, list_while_removing, working_directory, fchdir_calls, getcwd_errors,
     mknod_fifo, mknod_errors, sticky_directory, setgid_directory, chroot_call, permission_of_the_path, remove_trailing_slash,
     many_names, deep_path,
@@ -196,6 +196,34 @@ fn rename_flags() {
     err!(call("b", "missing", libc::RENAME_EXCHANGE), libc::ENOENT);
     err!(call("b", "c", libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE), libc::EINVAL);
     err!(call("b", "c", 64), libc::EINVAL);
+}
+
+fn rename_whiteout() {
+    let call = |from: &str, to: &str, flags: u32| {
+        sys!(libc::SYS_renameat2, libc::AT_FDCWD, c(from).as_ptr(), libc::AT_FDCWD, c(to).as_ptr(), flags)
+    };
+    let mut fs: libc::statfs = zeroed();
+    ok!(sys!(libc::SYS_statfs, c(".").as_ptr(), &mut fs as *mut _));
+    file("a", b"A");
+    file("c", b"C");
+    ok!(mkdir("d", 0o755));
+    err!(call("a", "b", libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE), libc::EINVAL);
+    err!(call("a", "c", libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE), libc::EEXIST);
+    let r = call("a", "c", libc::RENAME_WHITEOUT);
+    if r < 0 && fs.f_type != libc::TMPFS_MAGIC {
+        // Not every file system has them.
+        eq!(r, -i64::from(libc::EINVAL));
+        eq!((text("a"), text("c")), ("A".into(), "C".into()));
+        return;
+    }
+    ok!(r);
+    eq!(text("c"), "A");
+    let left = stat("a").1;
+    eq!((left.st_mode, left.st_rdev, left.st_nlink), (libc::S_IFCHR, 0, 1));
+    ok!(call("d", "e", libc::RENAME_WHITEOUT));
+    eq!(stat("d").1.st_mode, libc::S_IFCHR);
+    ok!(unlink("a"));
+    err!(stat("a").0, libc::ENOENT);
 }
 
 fn rename_same_file() {

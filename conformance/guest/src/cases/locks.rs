@@ -4,7 +4,7 @@ use crate::sys::*;
 use crate::{cases, check, eq, err, ok, sys};
 
 cases!("locks": conflict, shared_locks, get_lock, ranges_split_and_merge, not_inherited, close_releases, waits, deadlock,
-    wait_interrupted, record_errors, description_locks, description_locks_of_dup, flock_conflict, flock_shared_by_dup,
+    wait_interrupted, record_errors, description_locks, description_locks_of_dup, own_description_locks, flock_conflict, flock_shared_by_dup,
     flock_upgrade, flock_errors, flock_waits, exit_releases, whence, upgrade_of_a_record);
 
 fn lock(fd: i32, cmd: i32, kind: i32, start: i64, len: i64) -> i64 {
@@ -200,6 +200,28 @@ fn description_locks_of_dup() {
         ok!(lock(copy, libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0));
     });
     ok!(lock(other, libc::F_OFD_SETLK, libc::F_WRLCK, 0, 0));
+}
+
+/// `F_UNLCK` asks for locks that the description itself has (Linux 6.5).
+fn own_description_locks() {
+    let fd = new_file("f", b"");
+    let ask = |fd: i32, start: i64, len: i64| {
+        let mut l: libc::flock = zeroed();
+        (l.l_type, l.l_start, l.l_len) = (libc::F_UNLCK as i16, start, len);
+        ok!(sys!(libc::SYS_fcntl, fd, libc::F_OFD_GETLK, &mut l as *mut _));
+        (i32::from(l.l_type), l.l_start, l.l_len, l.l_pid)
+    };
+    eq!(ask(fd, 5, 10), (libc::F_UNLCK, 5, 10, 0));
+    ok!(lock(fd, libc::F_OFD_SETLK, libc::F_WRLCK, 10, 10));
+    ok!(lock(fd, libc::F_OFD_SETLK, libc::F_RDLCK, 30, 5));
+    eq!(ask(fd, 0, 0), (libc::F_WRLCK, 10, 10, -1));
+    eq!(ask(fd, 20, 0), (libc::F_RDLCK, 30, 5, -1));
+    eq!(ask(fd, 20, 10), (libc::F_UNLCK, 20, 10, 0));
+    let other = ok!(open("f", libc::O_RDWR, 0)) as i32;
+    eq!(ask(other, 0, 0), (libc::F_UNLCK, 0, 0, 0));
+    ok!(set(other, libc::F_RDLCK, 100, 1));
+    eq!(ask(other, 0, 0), (libc::F_UNLCK, 0, 0, 0));
+    err!(lock(fd, libc::F_GETLK, libc::F_UNLCK, 0, 0), libc::EINVAL);
 }
 
 fn flock(fd: i32, how: i32) -> i64 {

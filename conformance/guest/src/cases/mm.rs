@@ -10,7 +10,8 @@ cases!("mm": anonymous_is_zero, mmap_errors, fixed_and_noreplace, private_file, 
     mremap_grows_and_moves, mremap_errors, mremap_fixed, brk_moves, madvise_dontneed, madvise_errors, shared_anonymous,
     msync_calls, mincore_calls, mlock_calls, large_sparse, many_mappings, exec_memory, truncated_under_mapping,
     memfd, maps_file_agrees, stack_grows, fork_keeps_layout, write_to_shared_is_read, pread_into_mapping,
-    read_only_mapping_follows, part_of_a_large_file, maps_after_half_a_protect, maps_after_moves, maps_after_failed_moves);
+    read_only_mapping_follows, part_of_a_large_file, maps_after_half_a_protect, maps_after_moves, maps_after_failed_moves,
+    write_only_memory_is_read, sync_of_locked);
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -614,4 +615,51 @@ fn check_shown(base: i64, pages: usize) {
         let there = sys!(libc::SYS_madvise, base + page as i64 * 4096, PAGE, libc::MADV_NORMAL) == 0;
         check!(there == (shown != b'.'), "page {page}");
     }
+}
+
+/// x86 has no pages that can be written but not read, so that calls read from them too.
+fn write_only_memory_is_read() {
+    let pages = 40;
+    let p = map((pages + 1) * PAGE, libc::PROT_WRITE) as i64;
+    ok!(sys!(libc::SYS_munmap, p + (pages * PAGE) as i64, PAGE));
+    for page in 0..pages {
+        poke(p + (page * PAGE) as i64, page as u8 + 1);
+    }
+    let f = new_file("f", b"");
+    eq!(sys!(libc::SYS_write, f, p, pages * PAGE), (pages * PAGE) as i64);
+    let written = slurp("f");
+    check!((0..pages).all(|page| written[page * PAGE] == page as u8 + 1));
+    // Up to the hole behind it.
+    eq!(sys!(libc::SYS_pwrite64, f, p + ((pages - 2) * PAGE) as i64, 3 * PAGE, 0), 2 * PAGE as i64);
+    // A name and a structure.
+    for (i, byte) in b"f\0".iter().enumerate() {
+        poke(p + 100 + i as i64, *byte);
+    }
+    close(ok!(sys!(libc::SYS_open, p + 100, libc::O_RDONLY, 0)) as i32);
+    for (at, word) in [(200, p as u64), (208, 64)] {
+        for (i, byte) in word.to_ne_bytes().iter().enumerate() {
+            poke(p + at + i as i64, *byte);
+        }
+    }
+    eq!(sys!(libc::SYS_writev, f, p + 200, 1), 64);
+    // Made so later, and of a file.
+    let q = map(PAGE, RW) as i64;
+    poke(q + 5, 7);
+    ok!(sys!(libc::SYS_mprotect, q, PAGE, libc::PROT_WRITE));
+    eq!(sys!(libc::SYS_pwrite64, f, q, PAGE, 0), PAGE as i64);
+    eq!(slurp("f")[5], 7);
+    let g = new_file("g", &[9; PAGE]);
+    let shared = ok!(mmap(0, PAGE, libc::PROT_WRITE, libc::MAP_SHARED, g, 0));
+    eq!(sys!(libc::SYS_pwrite64, f, shared, PAGE, 0), PAGE as i64);
+    eq!(slurp("f")[..PAGE], [9; PAGE]);
+}
+
+fn sync_of_locked() {
+    let p = map(4 * PAGE, RW) as i64;
+    ok!(sys!(libc::SYS_munmap, p + 2 * 4096, PAGE));
+    err!(sys!(libc::SYS_msync, p, 4 * PAGE, libc::MS_INVALIDATE), libc::ENOMEM);
+    ok!(sys!(libc::SYS_mlock, p + 3 * 4096, PAGE));
+    // Even behind a hole.
+    err!(sys!(libc::SYS_msync, p, 4 * PAGE, libc::MS_INVALIDATE), libc::EBUSY);
+    err!(sys!(libc::SYS_msync, p, 4 * PAGE, libc::MS_ASYNC), libc::ENOMEM);
 }

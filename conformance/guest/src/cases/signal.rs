@@ -11,7 +11,7 @@ cases!("signal": handler_runs, siginfo_of_kill, sigaction_errors, kill_errors, k
     timedwait, segv_info, segv_blocked_kills, fpe_and_ill, default_actions, stop_stops_all_threads, registers_survive,
     vector_state_survives, handler_may_change_registers, no_signal_is_lost, sigpipe, zero_probes, sigprocmask_errors,
     cannot_catch_kill, sigreturn_restores_mask, siglongjmp_out, pause_returns_eintr, fork_clears_pending,
-    queue_from_wrong_code);
+    queue_from_wrong_code, frames_on_a_small_stack);
 
 fn handler_runs() {
     catch(libc::SIGUSR1, 0);
@@ -707,4 +707,19 @@ fn fork_clears_pending() {
         eq!(sigmask(libc::SIG_BLOCK, 0), bit(libc::SIGUSR1));
     });
     eq!(pending(), bit(libc::SIGUSR1));
+}
+
+/// Two frames fit into 16 KiB, since state that a thread has no leave to use (AMX) is not in them.
+fn frames_on_a_small_stack() {
+    let size = 16 * 1024;
+    let stack = map(size, libc::PROT_READ | libc::PROT_WRITE);
+    let ss = libc::stack_t { ss_sp: stack.cast(), ss_flags: 0, ss_size: size };
+    ok!(sys!(libc::SYS_sigaltstack, &ss as *const _, 0));
+    catch(libc::SIGUSR1, libc::SA_ONSTACK);
+    catch(libc::SIGUSR2, libc::SA_ONSTACK);
+    sigmask(libc::SIG_BLOCK, bit(libc::SIGUSR1) | bit(libc::SIGUSR2));
+    kill(getpid(), libc::SIGUSR1);
+    kill(getpid(), libc::SIGUSR2);
+    sigmask(libc::SIG_SETMASK, 0);
+    eq!(seen(), 2);
 }

@@ -10,7 +10,8 @@ cases!("splice": file_to_pipe, pipe_to_file, offsets_move, pipe_to_pipe, end_of_
     sendfile_offset, sendfile_to_socket, sendfile_to_pipe_blocks, sendfile_errors, sendfile_past_the_end, sendfile_large,
     copy_range, copy_range_offsets, copy_range_errors, copy_range_overlap, copy_range_beyond_end, copy_range_same_file, copy_range_holes,
     file_size_limit, set_id_bits_go, null_and_zero, special_sources, zero_length, closed_while_waiting,
-    interrupted_splice, order_of_errors, texts_of_processes_are_no_source, copy_range_errors_in_order);
+    interrupted_splice, order_of_errors, texts_of_processes_are_no_source, copy_range_errors_in_order, sendfile_within_a_file,
+    sendfile_of_nothing);
 
 const NONBLOCK: u32 = 2;
 const MORE: u32 = 4;
@@ -565,6 +566,14 @@ fn set_id_bits_go() {
         eq!(copy(f, 0, g, 0, 1, 0), 1);
         eq!(fstat(g).st_mode & 0o7777, 0o755);
     });
+    ok!(sys!(libc::SYS_fchmod, g, 0o4755));
+    in_child(|| {
+        if sys!(libc::SYS_getuid) == 0 {
+            ok!(sys!(libc::SYS_setresuid, 1234, 1234, 1234));
+        }
+        ok!(sys!(libc::SYS_fallocate, g, libc::FALLOC_FL_KEEP_SIZE, 0, 10));
+        eq!(fstat(g).st_mode & 0o7777, 0o755);
+    });
 }
 
 fn null_and_zero() {
@@ -685,4 +694,28 @@ fn copy_range_errors_in_order() {
     err!(copy(a, three, b, none, -1, 0), libc::EOVERFLOW);
     err!(copy(a, below, b, none, 6, 0), libc::EOVERFLOW);
     eq!(copy(a, three, b, none, 1000, 0), 3);
+}
+
+/// Both sides begin at the position, which moves once.
+fn sendfile_within_a_file() {
+    let f = new_file("f", b"0123456789");
+    eq!(sendfile(f, f, 0, 4), 4);
+    eq!(position(f), 4);
+    eq!(sendfile(f, f, 0, 100), 6);
+    eq!(position(f), 10);
+    eq!(text("f"), "0123456789");
+    ok!(sys!(libc::SYS_lseek, f, 4, libc::SEEK_SET));
+    let offset = 0i64;
+    eq!(sendfile(f, f, at(&offset), 3), 3);
+    // SAFETY: the kernel wrote to it.
+    eq!(unsafe { std::ptr::from_ref(&offset).read_volatile() }, 3);
+    eq!(position(f), 7);
+    eq!(text("f"), "0123012789");
+}
+
+fn sendfile_of_nothing() {
+    let (d, f) = (ok!(open(".", libc::O_RDONLY, 0)) as i32, new_file("f", b""));
+    eq!(sendfile(f, d, 0, 0), 0);
+    err!(sendfile(f, d, 0, 1), libc::EINVAL);
+    err!(sendfile(d, f, 0, 0), libc::EBADF);
 }

@@ -12,7 +12,8 @@ cases!("unix": types_and_protocols, buffer_sizes, flags_are_kept, option_errors,
     seqpacket_bounds, seqpacket_eof, shutdown_kinds, shutdown_errors, backlog, accept_flags, accept_errors, names_of_ends, peek, peek_offset,
     wait_all, dont_wait, no_signal, trunc_flag, out_of_band, zero_length, send_errors, receive_errors, multiple_messages,
     receive_with_timeout, wait_for_one, vectors_limits, ioctl_queues, poll_states, epoll_hang_up, error_after_reset, timestamps, cookies,
-    listed_in_proc, stat_of_sockets, socket_pair_errors, msg_more, long_control, blocked_writer_ends, connect_refused_later);
+    listed_in_proc, stat_of_sockets, socket_pair_errors, msg_more, long_control, blocked_writer_ends, connect_refused_later,
+    reset_is_kept_for_a_read, end_of_datagrams, packets_waiting, empty_packet_is_no_loss, datagrams_go_with_their_sender);
 
 fn listen(fd: i32, backlog: i32) -> i64 {
     sys!(libc::SYS_listen, fd, backlog)
@@ -1311,6 +1312,75 @@ fn blocked_writer_ends() {
     sleep_ms(20);
     close(b);
     reap(pid);
+    let (a, b) = pair(libc::SOCK_STREAM);
+    while send(a, &[0; 65536], libc::MSG_DONTWAIT) > 0 {}
+    let pid = child(|| {
+        close(b);
+        err!(write(a, b"x"), libc::ECONNRESET);
+    });
+    sleep_ms(20);
+    close(b);
+    reap(pid);
+}
+
+fn reset_is_kept_for_a_read() {
+    let (a, b) = pair(libc::SOCK_STREAM);
+    send(a, b"never read", 0);
+    close(b);
+    err!(send(a, b"x", libc::MSG_NOSIGNAL), libc::EPIPE);
+    err!(recv(a, 10, 0).0, libc::ECONNRESET);
+    err!(send(a, b"", libc::MSG_NOSIGNAL), libc::EPIPE);
+    eq!(recv(a, 10, 0).0, 0);
+    // A packet socket does not tell them apart.
+    let (a, b) = pair(libc::SOCK_SEQPACKET);
+    send(a, b"never read", 0);
+    close(b);
+    err!(send(a, b"x", libc::MSG_NOSIGNAL), libc::ECONNRESET);
+    err!(send(a, b"x", libc::MSG_NOSIGNAL), libc::EPIPE);
+}
+
+fn end_of_datagrams() {
+    let (a, _b) = pair(libc::SOCK_DGRAM);
+    ok!(shutdown(a, libc::SHUT_RD));
+    eq!(recv(a, 10, 0).0, 0);
+    eq!(sys!(libc::SYS_read, a, [0u8; 8].as_mut_ptr(), 8), 0);
+    err!(recv(a, 10, libc::MSG_DONTWAIT).0, libc::EAGAIN);
+    ok!(fcntl(a, libc::F_SETFL, libc::O_NONBLOCK.into()));
+    err!(sys!(libc::SYS_read, a, [0u8; 8].as_mut_ptr(), 8), libc::EAGAIN);
+    let (a, _b) = pair(libc::SOCK_SEQPACKET);
+    ok!(shutdown(a, libc::SHUT_RD));
+    eq!(recv(a, 10, libc::MSG_DONTWAIT).0, 0);
+}
+
+fn packets_waiting() {
+    for (kind, all) in [(libc::SOCK_DGRAM, 3), (libc::SOCK_SEQPACKET, 7), (libc::SOCK_STREAM, 7)] {
+        let (a, b) = pair(kind);
+        send(a, b"one", 0);
+        send(a, b"more", 0);
+        eq!(waiting(b), all);
+        recv(b, 3, 0);
+        eq!(waiting(b), 4);
+    }
+}
+
+fn empty_packet_is_no_loss() {
+    let (a, b) = pair(libc::SOCK_SEQPACKET);
+    send(a, b"x", 0);
+    send(a, b"", 0);
+    close(b);
+    eq!(get(a, libc::SO_ERROR), i64::from(libc::ECONNRESET));
+}
+
+/// Once it is found gone.
+fn datagrams_go_with_their_sender() {
+    let (a, b) = pair(libc::SOCK_DGRAM);
+    send(b, b"old", 0);
+    close(b);
+    eq!(waiting(a), 3);
+    err!(send(a, b"x", 0), libc::ECONNREFUSED);
+    eq!(waiting(a), 0);
+    err!(recv(a, 10, libc::MSG_DONTWAIT).0, libc::EAGAIN);
+    err!(send(a, b"x", 0), libc::ENOTCONN);
 }
 
 fn connect_refused_later() {

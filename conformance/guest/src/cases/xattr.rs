@@ -3,7 +3,7 @@
 use crate::sys::*;
 use crate::{cases, check, eq, err, ok, sys};
 
-cases!("xattr": set_get_remove, list, flags, errors, by_descriptor);
+cases!("xattr": set_get_remove, list, flags, errors, by_descriptor, permission_first);
 
 fn set(path: &str, name: &str, value: &[u8], flags: i32) -> i64 {
     sys!(libc::SYS_setxattr, c(path).as_ptr(), c(name).as_ptr(), value.as_ptr(), value.len(), flags)
@@ -81,4 +81,21 @@ fn by_descriptor() {
     eq!(sys!(libc::SYS_fgetxattr, fd, c("user.a").as_ptr(), buf.as_mut_ptr(), 10), 1);
     ok!(sys!(libc::SYS_fremovexattr, fd, c("user.a").as_ptr()));
     err!(sys!(libc::SYS_fgetxattr, 999, c("user.a").as_ptr(), buf.as_mut_ptr(), 10), libc::EBADF);
+}
+
+/// The mode is looked at before the name.
+fn permission_first() {
+    begin();
+    err!(set("f", "user.", b"x", 0), libc::EINVAL);
+    err!(set("f", "unknown.a", b"x", 0), libc::EOPNOTSUPP);
+    ok!(sys!(libc::SYS_chmod, c("f").as_ptr(), 0o444));
+    need_root();
+    in_child(|| {
+        drop_root();
+        for name in ["user.", "user.a", "unknown.a", "a"] {
+            err!(set("f", name, b"x", 0), libc::EACCES);
+        }
+        err!(set("f", "system.a", b"x", 0), libc::EOPNOTSUPP);
+        err!(get("f", "user.", 10).0, libc::EINVAL);
+    });
 }

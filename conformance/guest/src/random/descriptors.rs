@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Rng, World, pattern, shown, shown_data};
+use super::{Rng, World, digest, pattern, shown, shown_data};
 use crate::sys;
 use crate::sys::*;
 
@@ -41,7 +41,7 @@ fn make(rng: &mut Rng) -> String {
     let to = pair.as_mut_ptr();
     let cloexec = if rng.once_in(3) { libc::O_CLOEXEC } else { 0 };
     let flags = libc::O_NONBLOCK | cloexec;
-    let (what, r) = match rng.below(7) {
+    let (what, r) = match rng.below(11) {
         0 | 1 => ("pipe", sys!(libc::SYS_pipe2, to, flags)),
         2 => (
             "eventfd",
@@ -50,6 +50,19 @@ fn make(rng: &mut Rng) -> String {
         3 => ("stream", sys!(libc::SYS_socketpair, 1, 1 | flags, 0, to)),
         4 => ("datagram", sys!(libc::SYS_socketpair, 1, 2 | flags, 0, to)),
         5 => ("packet", sys!(libc::SYS_socketpair, 1, 5 | flags, 0, to)),
+        6 => {
+            let flags = libc::TFD_NONBLOCK | cloexec;
+            ("timerfd", sys!(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags))
+        }
+        7 => {
+            let flags = if cloexec == 0 { 0 } else { libc::MFD_CLOEXEC };
+            ("memfd", sys!(libc::SYS_memfd_create, c("memory").as_ptr(), flags))
+        }
+        8 => ("inotify", sys!(libc::SYS_inotify_init1, flags)),
+        9 => {
+            let mask = bit(libc::SIGUSR1);
+            ("signalfd", sys!(libc::SYS_signalfd4, -1, &mask as *const _, 8, flags))
+        }
         _ => ("epoll", sys!(libc::SYS_epoll_create1, cloexec)),
     };
     format!("{what} {flags:#o} = {} {pair:?}", shown(r))
@@ -189,6 +202,61 @@ fn state(rng: &mut Rng) -> String {
     }
 }
 
+/// Timers that never end, or have ended when the step has.
+fn timer(rng: &mut Rng) -> String {
+    let a = any(rng);
+    let mut old: libc::itimerspec = zeroed();
+    let kind = |timer: &libc::itimerspec| (timer.it_value.tv_sec > 0, timer.it_interval.tv_sec);
+    if rng.once_in(3) {
+        let r = sys!(libc::SYS_timerfd_gettime, a, &mut old as *mut _);
+        return format!("gettime {a} = {} {:?}", shown(r), kind(&old));
+    }
+    let mut new: libc::itimerspec = zeroed();
+    let what = rng.below(4);
+    match what {
+        0 => {}
+        1 => new.it_value.tv_sec = 3600,
+        2 => new.it_value.tv_nsec = 1_000_000_000,
+        _ => new.it_value.tv_nsec = 1,
+    }
+    new.it_interval.tv_sec = rng.pick(&[0, 0, 1000]);
+    let flags = rng.pick(&[0, 0, 0, libc::TFD_TIMER_ABSTIME, 8]);
+    let r = sys!(
+        libc::SYS_timerfd_settime,
+        a,
+        flags,
+        &new as *const _,
+        &mut old as *mut _
+    );
+    if r == 0 && what == 3 {
+        let mut poll = libc::pollfd {
+            fd: a,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        sys!(libc::SYS_poll, &mut poll as *mut _, 1, 1000);
+    }
+    format!(
+        "settime {a} {what} {} {flags} = {} {:?}",
+        new.it_interval.tv_sec,
+        shown(r),
+        kind(&old)
+    )
+}
+
+/// A child works on what it has inherited; what it saw comes back in its status.
+fn in_a_child(rng: &mut Rng) -> String {
+    let status = wait(child(|| {
+        let text = match rng.below(4) {
+            0 => copies(rng),
+            1 => epoll(rng),
+            _ => data(rng),
+        };
+        exit((digest(text.as_bytes()) & 0x3f) as i32);
+    }));
+    format!("child: {status:#x}")
+}
+
 fn epoll(rng: &mut Rng) -> String {
     let (a, b) = (any(rng), any(rng));
     if rng.once_in(3) {
@@ -235,11 +303,13 @@ impl World for Descriptors {
     }
 
     fn step(&mut self, rng: &mut Rng) -> String {
-        let text = match rng.below(20) {
+        let text = match rng.below(23) {
             0..5 => make(rng),
             5..8 => copies(rng),
             8..14 => data(rng),
             14..16 => state(rng),
+            20 | 21 => timer(rng),
+            22 => in_a_child(rng),
             _ => epoll(rng),
         };
         format!("{text}; {}", ready())

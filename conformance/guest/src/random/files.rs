@@ -44,6 +44,12 @@ fn lstat(path: &str) -> String {
     }
 }
 
+/// True for whiteouts: what opening one answers depends on the mount's `nodev`.
+fn is_device(path: &str) -> bool {
+    let (r, st) = stat(path);
+    r == 0 && st.st_mode & libc::S_IFMT == libc::S_IFCHR
+}
+
 fn list(fd: i32) -> String {
     let mut buf = [0u8; 4096];
     let n = sys!(libc::SYS_getdents64, fd, buf.as_mut_ptr(), buf.len());
@@ -97,6 +103,9 @@ impl Files {
                 0
             };
         let mode = rng.pick(&[0o644, 0o600, 0o444, 0o200, 0o777, 0]);
+        if is_device(path) {
+            return format!("no open {path:?}");
+        }
         let fd = open(path, flags, mode);
         format!("open {path:?} {flags:#o} {mode:#o} = {}", self.keep(rng, fd))
     }
@@ -246,7 +255,7 @@ impl Files {
         let (pa, pb) = (ca.as_ptr(), cb.as_ptr());
         let text = match rng.below(13) {
             0 | 1 => {
-                let flags = rng.pick(&[0, 0, 1, 2, 3]);
+                let flags = rng.pick(&[0, 0, 0, 1, 2, 3, 4, 5]);
                 format!(
                     "rename {a:?} {b:?} {flags} = {}",
                     shown(sys!(libc::SYS_renameat2, -100, pa, -100, pb, flags))
@@ -297,6 +306,18 @@ impl Files {
         format!("{text}; {}; {}", lstat(a), lstat(b))
     }
 
+    /// A child works on what it has inherited; what it saw comes back in its status.
+    fn child(&mut self, rng: &mut Rng) -> String {
+        let status = wait(child(|| {
+            let text = match rng.below(3) {
+                0 => self.descriptor(rng),
+                _ => self.data(rng),
+            };
+            exit((digest(text.as_bytes()) & 0x3f) as i32);
+        }));
+        format!("child: {status:#x}")
+    }
+
     fn place(&mut self, rng: &mut Rng) -> String {
         let (at, fd) = self.slot(rng);
         let path = name(rng);
@@ -308,6 +329,49 @@ impl Files {
                 sys!(libc::SYS_lseek, fd, 0, libc::SEEK_SET);
                 format!("list {at} = {}", list(fd))
             }
+        }
+    }
+}
+
+fn xattr(rng: &mut Rng) -> String {
+    let path = name(rng);
+    let key = rng.pick(&["user.a", "user.a", "user.b", "trusted.a", "user.", "a"]);
+    let (path_c, key_c) = (c(path), c(key));
+    let (p, k) = (path_c.as_ptr(), key_c.as_ptr());
+    let follow = rng.once_in(2);
+    let call = |follows: i64, not: i64| if follow { follows } else { not };
+    let len = rng.pick(&[0usize, 1, 7, 300]);
+    let mut buf = pattern(rng, len);
+    match rng.below(5) {
+        0 | 1 => {
+            let flags = rng.pick(&[0, 0, libc::XATTR_CREATE, libc::XATTR_REPLACE, 3]);
+            let nr = call(libc::SYS_setxattr, libc::SYS_lsetxattr);
+            let r = sys!(nr, p, k, buf.as_ptr(), len, flags);
+            format!("setxattr {path:?} {key} {follow} {len} {flags} = {}", shown(r))
+        }
+        2 => {
+            let r = sys!(
+                call(libc::SYS_getxattr, libc::SYS_lgetxattr),
+                p,
+                k,
+                buf.as_mut_ptr(),
+                len
+            );
+            format!("getxattr {path:?} {key} {follow} {len} = {}", shown_data(r, &buf))
+        }
+        3 => {
+            let mut list = [0u8; 64];
+            let len = rng.pick(&[64usize, 8, 0]);
+            let nr = call(libc::SYS_listxattr, libc::SYS_llistxattr);
+            let r = sys!(nr, p, list.as_mut_ptr(), len);
+            let mut names: Vec<_> = list.split(|&b| b == 0).filter(|name| !name.is_empty()).collect();
+            names.sort_unstable();
+            let names = String::from_utf8_lossy(&names.join(&b' ')).into_owned();
+            format!("listxattr {path:?} {follow} {len} = {} {names}", shown(r))
+        }
+        _ => {
+            let r = sys!(call(libc::SYS_removexattr, libc::SYS_lremovexattr), p, k);
+            format!("removexattr {path:?} {key} {follow} = {}", shown(r))
         }
     }
 }
@@ -328,12 +392,14 @@ impl World for Files {
     }
 
     fn step(&mut self, rng: &mut Rng) -> String {
-        match rng.below(20) {
-            0..4 => self.open(rng),
-            4..10 => self.data(rng),
-            10..14 => self.descriptor(rng),
-            14..19 => self.names(rng),
-            _ => self.place(rng),
+        match rng.below(23) {
+            0..5 => self.open(rng),
+            5..11 => self.data(rng),
+            11..15 => self.descriptor(rng),
+            15..20 => self.names(rng),
+            20 => self.place(rng),
+            21 => xattr(rng),
+            _ => self.child(rng),
         }
     }
 
@@ -342,6 +408,9 @@ impl World for Files {
         let mut text = String::new();
         for path in NAMES {
             let _ = write!(text, "{path}: {}", lstat(path));
+            if is_device(path) {
+                continue;
+            }
             let fd = open(path, libc::O_RDONLY | libc::O_NOFOLLOW, 0) as i32;
             let mut buf = vec![0; 65536];
             let n = sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len());

@@ -254,8 +254,10 @@ impl World for Memory {
                     )
                 }
                 _ => {
-                    let call = rng.pick(&[libc::SYS_mlock, libc::SYS_munlock]);
-                    format!("lock {call} {from} {pages} = {}", shown(sys!(call, at, len)))
+                    // Not to stay: what is locked differs, which docs/limits.md tells. Nor to be brought to memory.
+                    let lock = sys!(libc::SYS_mlock2, at, len, 1);
+                    let unlock = sys!(libc::SYS_munlock, at, len);
+                    format!("lock {from} {pages} = {} {}", shown(lock), shown(unlock))
                 }
             },
             17 | 18 => self.file(rng),

@@ -245,7 +245,9 @@ fn owner(thread: &Thread, file: &File, command: i32, lock: &Flock) -> Result<(Ow
 fn get_lock(thread: &Thread, file: &File, command: i32, pointer: UserPtr<Flock>) -> SysResult {
     let mut lock = pointer.copy_in(thread)?;
     let kind = i32::from(lock.l_type);
-    if kind != libc::F_RDLCK && kind != libc::F_WRLCK {
+    // For F_UNLCK, since Linux 6.5: any lock of this very description.
+    let own = command == libc::F_OFD_GETLK && kind == libc::F_UNLCK;
+    if kind != libc::F_RDLCK && kind != libc::F_WRLCK && !own {
         return Err(Errno::EINVAL);
     }
     let (owner, pid) = owner(thread, file, command, &lock)?;
@@ -258,7 +260,13 @@ fn get_lock(thread: &Thread, file: &File, command: i32, pointer: UserPtr<Flock>)
         pid,
         via: 0,
     };
-    match thread.kernel().locks.test(file, &wanted) {
+    let locks = &thread.kernel().locks;
+    let found = if own {
+        locks.owned(file, &wanted)
+    } else {
+        locks.test(file, &wanted)
+    };
+    match found {
         None => lock.l_type = libc::F_UNLCK as i16,
         Some(found) => {
             lock.l_type = if found.exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as i16;

@@ -223,6 +223,10 @@ fn send(thread: &Arc<Thread>, mut outgoing: Outgoing) -> Sys {
         let mut done = done;
         loop {
             let step = block_on(&thread, deadline, &queues, || {
+                // Who waits learns of a reset first.
+                if let Some(errno) = socket.take_error() {
+                    return Some(Err(errno));
+                }
                 match try_send(&thread, &mut outgoing, done) {
                     Err(Errno::EAGAIN) => None,
                     result => Some(result),
@@ -367,6 +371,10 @@ fn receive(thread: &Arc<Thread>, incoming: Incoming) -> Sys {
         false => socket_of(&incoming.file).map_or(1, |socket| socket.options().low_water).min(total),
     };
     let first = match try_receive(thread, &incoming, 0) {
+        Ok(received) if !received.any && !waits => {
+            let end = socket_of(&incoming.file).and_then(|socket| socket.end_of_file());
+            return end.and_then(|()| deliver(thread, &incoming, received)).into();
+        }
         Ok(received) if !received.any || received.count >= enough => {
             return deliver(thread, &incoming, received).into();
         }

@@ -350,6 +350,7 @@ fn fallocate(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         length(thread, end as u64)?;
     }
     file.ops().fallocate(mode, start as u64, len as u64)?;
+    io::remove_privileges(thread, &file)?;
     io::modified(thread, &file);
     Ok(0)
 }

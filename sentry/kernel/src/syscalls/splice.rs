@@ -65,7 +65,9 @@ fn store_offsets(
     out_pointer: UserPtr<i64>,
 ) -> impl Fn(&Thread, &Transfer) -> Result<(), Errno> {
     move |thread, transfer| {
-        if let Some(offset) = transfer.from.offset {
+        if let Some(offset) = transfer.from.offset
+            && !in_pointer.is_null()
+        {
             in_pointer.copy_out(thread, &(offset as i64))?;
         }
         if let Some(offset) = transfer.to.offset {
@@ -206,13 +208,22 @@ fn sendfile(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
     if !to.writable() {
         return Err(Errno::EBADF);
     }
+    // Both sides may be the same description: each goes on from where its position was.
+    let own = offset.is_none() && Arc::ptr_eq(&from, &to) && from.ops().seekable() && !from.ops().own_position();
+    let offset = if own { Some(from.position.now()) } else { offset };
     let from = Side { file: from, offset };
     let to = Side { file: to, offset: None };
     if pipe_of(&to.file).is_none() && appends(&to.file) {
         return Err(Errno::EINVAL);
     }
     // What cannot be read twice is no source.
-    if !from.file.ops().seekable() || !from.gives() || !to.takes_part() {
+    if !from.file.ops().seekable() {
+        return Err(Errno::EINVAL);
+    }
+    if args.args[3] == 0 && pipe_of(&to.file).is_none() {
+        return Ok(Sys::Done(Ok(0)));
+    }
+    if !from.gives() || !to.takes_part() {
         return Err(Errno::EINVAL);
     }
     let until = match () {

@@ -80,6 +80,9 @@ impl GuestThread for DeadGuest {
     fn read(&self, _addr: u64, _buf: &mut [u8]) -> Result<(), Errno> {
         Err(Errno::EFAULT)
     }
+    fn read_partial(&self, _addr: u64, _buf: &mut [u8]) -> usize {
+        0
+    }
     fn write(&self, _addr: u64, _data: &[u8]) -> Result<(), Errno> {
         Err(Errno::EFAULT)
     }

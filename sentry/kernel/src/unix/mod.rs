@@ -344,10 +344,10 @@ impl Socket {
     /// How many bytes can be read: of a packet socket, those of the next one.
     pub fn available(&self) -> usize {
         let state = self.state.lock();
-        if self.kind == Kind::Stream {
-            state.bytes
-        } else {
+        if self.kind == Kind::Datagram {
             state.inbox.front().map_or(0, |message| message.data.len())
+        } else {
+            state.bytes
         }
     }
 
@@ -529,7 +529,9 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        let unread = !state.inbox.is_empty();
+        // An empty message in front does not count.
+        let empty = |message: &Message| message.data.len() == message.start;
+        let unread = state.inbox.len() > usize::from(state.inbox.front().is_some_and(empty));
         let inbox = std::mem::take(&mut state.inbox);
         let pending = state.listener.take().map(|listener| listener.pending);
         let waiting = std::mem::take(&mut state.waiting);
@@ -613,6 +615,11 @@ pub fn receive_timeout(file: &File) -> Option<Duration> {
 /// `SO_SNDTIMEO` of a file, if it is a socket that has one.
 pub fn send_timeout(file: &File) -> Option<Duration> {
     socket_of(file).ok()?.options().send_timeout
+}
+
+/// Takes the pending error of a file, if it is a socket.
+pub fn take_error(file: &File) -> Option<Errno> {
+    socket_of(file).ok()?.take_error()
 }
 
 /// How many bytes can be read, if the file is a socket.

@@ -40,13 +40,16 @@ impl UnixSocket {
 }
 
 impl FileOps for UnixSocket {
-    fn read(&self, _file: &File, buf: &mut [u8], _offset: u64) -> Result<usize, Errno> {
+    fn read(&self, file: &File, buf: &mut [u8], _offset: u64) -> Result<usize, Errno> {
         if buf.is_empty() && self.socket.kind == Kind::Stream {
             return Ok(0);
         }
         // Descriptors that came along are dropped, as read(2) does.
         let mut received = self.socket.receive(buf, false)?;
         super::bury(std::mem::take(&mut received.files));
+        if !received.any && file.nonblocking() {
+            self.socket.end_of_file()?;
+        }
         Ok(received.count)
     }
 

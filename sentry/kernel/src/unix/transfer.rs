@@ -74,7 +74,10 @@ impl Socket {
     pub fn send(&self, target: &SendTarget, send: Send<'_>) -> Result<usize, Errno> {
         let (peer, from, limit) = {
             let mut state = self.state.lock();
-            if let Some(errno) = state.error.take() {
+            // A stream that is shut keeps its error for a read.
+            if (self.kind != Kind::Stream || state.shutdown & SEND == 0)
+                && let Some(errno) = state.error.take()
+            {
                 return Err(errno);
             }
             if state.shutdown & SEND != 0 {
@@ -91,7 +94,19 @@ impl Socket {
             if self.kind != Kind::Datagram {
                 return Err(Errno::EPIPE);
             }
-            self.state.lock().peer = None;
+            // With the peer goes what it has sent.
+            let stale = {
+                let mut state = self.state.lock();
+                if state.peer.as_ref().is_some_and(|peer| peer.strong_count() > 0) {
+                    return Err(Errno::ECONNREFUSED);
+                }
+                state.peer = None;
+                state.bytes = 0;
+                (std::mem::take(&mut state.inbox), std::mem::take(&mut state.waiting))
+            };
+            for sender in stale.1.iter().filter_map(Weak::upgrade) {
+                sender.queue.wake(WRITABLE);
+            }
             return Err(Errno::ECONNREFUSED);
         };
         match self.kind {
@@ -246,6 +261,15 @@ impl Socket {
             self.queue.wake(WRITABLE);
         }
         Ok(received)
+    }
+
+    /// What one that would not wait gets at the end of what there is: datagrams have none, as long as it may wait for them.
+    pub fn end_of_file(&self) -> Result<(), Errno> {
+        if self.kind == Kind::Datagram {
+            Err(Errno::EAGAIN)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes the byte that came out of band (`MSG_OOB`), or looks at it; `EINVAL` if there is none.

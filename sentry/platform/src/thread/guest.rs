@@ -137,6 +137,10 @@ impl GuestThread for Thread {
         Ok(())
     }
 
+    fn read_partial(&self, addr: u64, buf: &mut [u8]) -> usize {
+        self.fetch(addr, buf)
+    }
+
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), Errno> {
         let end = addr.checked_add(data.len() as u64).ok_or(Errno::EFAULT)?;
         if end > self.core.layout.high {

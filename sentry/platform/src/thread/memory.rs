@@ -1,4 +1,4 @@
-//! Guest memory, as a thread reaches it: by process_vm_readv(2), or by its stub.
+//! Guest memory, as a thread reaches it: by process_vm_readv(2), or by its stub where that is refused.
 
 use std::sync::atomic::Ordering;
 
@@ -82,16 +82,23 @@ impl Thread {
 
     /// Reads guest memory up to the first fault; the number of bytes.
     pub(super) fn fetch(&self, addr: u64, buf: &mut [u8]) -> usize {
-        if self.core.remote_memory {
-            return self.space.read_partial(addr, buf);
-        }
         if addr
             .checked_add(buf.len() as u64)
             .is_none_or(|end| end > self.core.layout.high)
         {
             return 0;
         }
-        self.copy_by_stub(addr, buf.as_mut_ptr(), buf.len(), false)
+        let done = match self.core.remote_memory {
+            true => self.space.read_partial(addr, buf),
+            false => 0,
+        };
+        if done == buf.len() || self.space.is_dead() {
+            return done;
+        }
+        // What process_vm_readv(2) refuses, the guest may be able to read: x86 has no pages that can be written but
+        // not read.
+        let rest = &mut buf[done..];
+        done + self.copy_by_stub(addr + done as u64, rest.as_mut_ptr(), rest.len(), false)
     }
 
     /// Writes guest memory at once.

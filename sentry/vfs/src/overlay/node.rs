@@ -331,6 +331,10 @@ impl Inode for Node {
     }
 
     fn create(&self, name: &[u8], new: &NewInode) -> Result<Arc<dyn Inode>, Errno> {
+        // As in Linux, a whiteout is the overlay's own matter.
+        if new.mode & libc::S_IFMT == libc::S_IFCHR && new.rdev == 0 {
+            return Err(Errno::EPERM);
+        }
         self.add_new(name, new, None)
     }
 

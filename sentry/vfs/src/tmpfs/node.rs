@@ -434,6 +434,19 @@ impl Inode for Node {
         Ok(())
     }
 
+    fn rename_leaving(
+        &self,
+        old: &[u8],
+        new_dir: &Arc<dyn Inode>,
+        new: &[u8],
+        left: &NewInode,
+    ) -> Result<Arc<dyn Inode>, Errno> {
+        let node = Node::unplaced(&self.store, left, None)?;
+        self.rename(old, new_dir, new, 0)?;
+        self.add(old, node.clone())?;
+        Ok(node)
+    }
+
     fn readlink(&self) -> Result<Vec<u8>, Errno> {
         match &self.content {
             Content::Symlink(target) => Ok(target.to_vec()),

@@ -51,12 +51,12 @@ pub(super) fn msync(thread: &Arc<Thread>, args: &SyscallArgs) -> Sys {
         Err(errno) => return errno.into(),
     };
     let mm = thread.mm();
-    if !mm.covers(addr, len) {
-        return Errno::ENOMEM.into();
-    }
     let regions = mm.overlapping(addr, len);
     if flags & libc::MS_INVALIDATE != 0 && regions.iter().any(|region| region.locked) {
         return Errno::EBUSY.into();
+    }
+    if !mm.covers(addr, len) {
+        return Errno::ENOMEM.into();
     }
     let files: Vec<_> = (regions.into_iter().filter(|region| region.shared))
         .filter_map(|region| {
