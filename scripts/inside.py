@@ -56,6 +56,9 @@ def sentry_path():
 
 def run(on, argv, cwd, limit, env=(), options=()):
     """Runs a command to its end, or for `limit` seconds. Output goes to files: who inherits a pipe can keep it open."""
+    if threading.current_thread() is threading.main_thread():
+        # A job in a shell's background ignores it, and so would the command.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         words = command(on, argv, env, options)
         start = time.monotonic()

@@ -1,6 +1,6 @@
 # needs: debootstrap
 # root: debian
-export DEBIAN_FRONTEND=noninteractive
+export DEBIAN_FRONTEND=noninteractive SOURCE_DATE_EPOCH=1700000000 # the same bytes each time
 mkdir -p /srv/p/DEBIAN /srv/p/usr/bin /srv/p/etc
 cat >/srv/p/DEBIAN/control <<'END'
 Package: demo

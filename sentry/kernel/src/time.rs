@@ -27,6 +27,8 @@ pub const NANOS_PER_TICK: u64 = sentry_abi::time::NANOS / TICKS_PER_SECOND;
 /// A repeating timer fires at most this often, so that it cannot keep a worker busy; what falls between counts as
 /// overrun.
 const MIN_PERIOD: u64 = 20_000;
+/// And at most this often while the guest does not keep up with its signals ([`Pace`]).
+const MAX_PERIOD: u64 = 1_000_000;
 /// CPU clocks are looked at no more often than this while a timer on them is armed.
 const CPU_POLL: u64 = 2_000_000;
 
@@ -53,6 +55,30 @@ struct Armed {
     generation: u64,
 }
 
+/// How often a repeating timer may fire: less often where its last signal is still pending when the next one is due.
+/// Otherwise a guest that takes longer for a signal than the timer's period would never get beyond its handler.
+#[derive(Clone, Copy, Debug)]
+struct Pace(u64);
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace(MIN_PERIOD)
+    }
+}
+
+impl Pace {
+    /// The time until the timer may fire again, in nanoseconds.
+    fn nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The timer has fired; `pending`: the signal before was not taken yet.
+    fn fired(&mut self, pending: bool) {
+        let next = if pending { self.0 * 2 } else { self.0 - self.0 / 8 };
+        self.0 = next.clamp(MIN_PERIOD, MAX_PERIOD);
+    }
+}
+
 /// When to look at a timer again: `expiry` and the answer are nanoseconds, of `clock` and of the host's monotonic
 /// clock.
 fn next_look(clock: &Clock, now: u64, expiry: u64) -> Deadline {
@@ -76,6 +102,19 @@ fn advance(expiry: u64, interval: u64, now: u64) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pace() {
+        let mut pace = Pace::default();
+        pace.fired(false);
+        assert_eq!(pace.nanos(), MIN_PERIOD);
+        (0..60).for_each(|_| pace.fired(true));
+        assert_eq!(pace.nanos(), MAX_PERIOD);
+        pace.fired(false);
+        assert!(pace.nanos() < MAX_PERIOD);
+        (0..60).for_each(|_| pace.fired(false));
+        assert_eq!(pace.nanos(), MIN_PERIOD);
+    }
 
     #[test]
     fn advancing() {

@@ -4,7 +4,7 @@ use crate::sys::*;
 use crate::tool;
 use crate::{cases, check, eq, err, ok, sys};
 
-cases!("timer": alarm_fires, alarm_remaining, itimer_repeats, itimer_value, itimer_errors, virtual_and_prof, fork_has_no_timers,
+cases!("timer": alarm_fires, alarm_remaining, itimer_repeats, fast_timers, itimer_value, itimer_errors, virtual_and_prof, fork_has_no_timers,
     exec_keeps_the_itimer, posix_signal, posix_thread_id, posix_none_and_gettime, posix_overrun, posix_absolute, posix_errors,
     posix_cpu_clock, fd_expires, fd_interval, fd_absolute, fd_nonblocking, fd_disarm, fd_errors, fd_polls);
 
@@ -50,6 +50,24 @@ fn itimer_repeats() {
     let now = seen();
     sleep_ms(20);
     eq!(seen(), now);
+}
+
+/// Programs get on with their work however fast their timers are.
+fn fast_timers() {
+    let children: Vec<i32> = (0..8)
+        .map(|_| {
+            child(|| {
+                catch(libc::SIGALRM, 0);
+                catch(50, 0);
+                ok!(itimer(libc::ITIMER_REAL, 10, 10));
+                let id = ok!(create(libc::CLOCK_MONOTONIC, libc::SIGEV_SIGNAL, 50, 0, 0));
+                ok!(settime(id, 0, 10_000, 10_000));
+                (0..300).for_each(|_| _ = ok!(sys!(libc::SYS_getppid)));
+                check!(seen() > 0);
+            })
+        })
+        .collect();
+    children.into_iter().for_each(|pid| eq!(wait(pid), 0));
 }
 
 fn itimer_value() {

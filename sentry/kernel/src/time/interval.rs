@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use sentry_abi::Errno;
 use sentry_lock::{Mutex, rank};
 
-use super::{Armed, Clock, MIN_PERIOD, advance, next_look};
+use super::{Armed, Clock, Pace, advance, next_look};
 use crate::Kernel;
 use crate::signal::{SigInfo, Signal, send_to_process};
 use crate::task::Process;
@@ -62,6 +62,7 @@ struct Timer {
     /// When it fires next, by its clock; 0: never.
     expiry: u64,
     period: u64,
+    pace: Pace,
     armed: Armed,
 }
 
@@ -142,7 +143,10 @@ fn fire(kernel: &Weak<Kernel>, process: &Weak<Process>, kind: IntervalKind, gene
         if due {
             timer.expiry = match timer.period {
                 0 => 0,
-                period => advance(timer.expiry, period, now).0.max(now.saturating_add(MIN_PERIOD)),
+                period => {
+                    let earliest = now.saturating_add(timer.pace.nanos());
+                    advance(timer.expiry, period, now).0.max(earliest)
+                }
             };
         }
         if timer.expiry != 0 {
@@ -151,6 +155,11 @@ fn fire(kernel: &Weak<Kernel>, process: &Weak<Process>, kind: IntervalKind, gene
         due
     };
     if due {
+        let pending = process.signals.lock().queue.set().has(kind.signal());
+        process.timers.intervals.timers[kind as usize]
+            .lock()
+            .pace
+            .fired(pending);
         send_to_process(&kernel, &process, SigInfo::kernel(kind.signal()));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use sentry_abi::Errno;
 use sentry_lock::{Mutex, rank};
 
-use super::{Armed, Clock, Interval, MIN_PERIOD, advance, next_look};
+use super::{Armed, Clock, Interval, Pace, advance, next_look};
 use crate::Kernel;
 use crate::signal::{SigInfo, Signal, SignalQueue, send_to_process, send_to_thread};
 use crate::task::{Process, Thread};
@@ -31,6 +31,7 @@ struct Timer {
     value: u64,
     expiry: u64,
     period: u64,
+    pace: Pace,
     armed: Armed,
     /// Overruns of the signal that is pending, or was delivered last.
     overrun: u64,
@@ -70,6 +71,7 @@ impl PosixTimers {
             value,
             expiry: 0,
             period: 0,
+            pace: Pace::default(),
             armed,
             overrun: 0,
             overrun_before: 0,
@@ -220,7 +222,7 @@ fn fire(kernel: &Weak<Kernel>, process: &Weak<Process>, id: i32, generation: u64
         }
         timer.armed.key = None;
         let Ok(now) = timer.clock.now() else { return };
-        let earliest = now.saturating_add(MIN_PERIOD.saturating_mul(timers));
+        let earliest = now.saturating_add(timer.pace.nanos().saturating_mul(timers));
         let mut expired = 0;
         if now >= timer.expiry {
             expired = 1;
@@ -264,6 +266,7 @@ fn fire(kernel: &Weak<Kernel>, process: &Weak<Process>, id: i32, generation: u64
             timer.overrun_before = timer.overrun;
         }
         timer.overrun = if pending { more } else { expired - 1 };
+        timer.pace.fired(pending);
     }
     if pending {
         return;
