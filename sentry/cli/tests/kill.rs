@@ -196,6 +196,48 @@ fn nothing_is_left_where_namespaces_are_refused() {
     }
 }
 
+/// SIGSTOP and SIGCONT from outside, to any part but the supervisor, at random moments: the sandbox goes on as if nothing
+/// had been.
+#[test]
+fn parts_that_are_stopped_and_continued_go_on() {
+    const WORK: &str = "i=0; while [ $i -lt 40 ]; do i=$((i + 1)); (true; echo $i) | cat; done; sleep 0.1; echo done";
+    for platform in ["systrap", "ptrace"] {
+        let mut command = Host::Plain
+            .sentry_with(&["exec", "--platform", platform, "sh", "-c", WORK])
+            .expect("plain");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let supervisor = child.id() as i32;
+        let mut stops = 0;
+        while child.try_wait().expect("wait").is_none() {
+            let parts: Vec<_> = family(supervisor)
+                .into_iter()
+                .filter(|pid| *pid != supervisor)
+                .collect();
+            if parts.is_empty() {
+                continue;
+            }
+            let part = Pid::from_raw(parts[random(parts.len() as u64) as usize]);
+            if kill(part, Signal::SIGSTOP).is_ok() {
+                stops += 1;
+                std::thread::sleep(std::time::Duration::from_micros(random(2000)));
+                let _ = kill(part, Signal::SIGCONT);
+            }
+        }
+        let output = child.wait_with_output().expect("wait");
+        assert_eq!(output.status.code(), Some(0), "{platform}: {}", error_text(&output));
+        assert!(
+            common::text(&output).ends_with("40\ndone\n"),
+            "{platform}: {}",
+            common::text(&output)
+        );
+        assert!(stops > 0, "{platform}");
+    }
+}
+
 #[test]
 fn no_descriptor_of_the_caller_and_no_mount_is_left() {
     let mounts = || {

@@ -159,6 +159,9 @@ fn wait_until_quiet(space: &Space) -> Result<(), PlatformError> {
     Ok(())
 }
 
+/// Signals of exceptions: what code can bring on itself.
+const FAULTS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+
 /// What a tracee is doing.
 enum Mode {
     /// Made by a clone; on its way to the breakpoint at which it is ready.
@@ -604,8 +607,7 @@ impl Loop {
         };
         if matches!(tracee.mode, Mode::Guest) {
             let (code, address) = signal_info(tid)?;
-            let fault = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP].contains(&signal);
-            if !fault || code <= 0 {
+            if !FAULTS.contains(&signal) || code <= 0 {
                 // From outside the sandbox: not for the guest.
                 return ptrace(libc::PTRACE_SYSEMU, tid, 0, 0).map(drop);
             }
@@ -627,6 +629,10 @@ impl Loop {
                     error: 4,
                 }),
             );
+        }
+        if !FAULTS.contains(&signal) {
+            // From outside too, SIGSTOP for one. What the stub was doing goes on, a host call is made again.
+            return ptrace(libc::PTRACE_CONT, tid, 0, 0).map(drop);
         }
         let rip = registers(tid)?.rip;
         if signal == libc::SIGTRAP && rip == self.text + symbol::PTRACE_DONE {
