@@ -54,7 +54,7 @@ fn itimer_repeats() {
 
 /// Programs get on with their work however fast their timers are.
 fn fast_timers() {
-    let children: Vec<i32> = (0..8)
+    let children: Vec<i32> = (0..2)
         .map(|_| {
             child(|| {
                 catch(libc::SIGALRM, 0);
