@@ -21,6 +21,7 @@ const ON_FILES: &[&str] = &[
     "xattr",
     "inotify",
     "splice",
+    "large",
 ];
 
 impl Place {

@@ -17,5 +17,5 @@ macro_rules! families {
 
 families! {
     clone exec exit wait signal futex mm time timer open read_write stat dir fcntl locks pipe poll epoll eventfd cred process
-    rlimit misc forms procfs socket xattr overlay inotify splice sched prctl mount sigio unix clone3 futex_pi tty
+    rlimit misc forms procfs socket xattr overlay inotify splice sched prctl mount sigio unix clone3 futex_pi tty large
 }
