@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -43,6 +43,7 @@ pub struct Client {
     broken: AtomicBool,
     requests: AtomicU64,
     watches: Watches,
+    reports: OnceLock<OwnedFd>,
 }
 
 struct Connection {
@@ -96,6 +97,7 @@ impl Client {
             broken: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             watches: Watches::default(),
+            reports: OnceLock::new(),
         })
     }
 
@@ -467,7 +469,7 @@ impl Client {
     /// `EMFILE`, `ENOSPC` if there are too many watches, `EACCES` for what may not be listed.
     pub fn watch(&self, node: NodeId) -> Result<i32, Errno> {
         if !self.watches.started() {
-            match self.call(&Request::Notifications)? {
+            match self.call(&Request::Notifications { reports: false })? {
                 (Reply::Notifications, Some(fd)) => self.watches.start(notifications(fd)?),
                 _ => return Err(Errno::EIO),
             }
@@ -479,6 +481,38 @@ impl Client {
             }
             _ => Err(Errno::EIO),
         }
+    }
+
+    /// Has all changes of a file or directory reported by [`Self::reports`] (`names_only`: not of children that have lost
+    /// their names), until [`Self::end_report`]; answers the number that the events have. One file has one number,
+    /// however often it is asked for.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub fn report(&self, node: NodeId, names_only: bool) -> Result<i32, Errno> {
+        if self.reports.get().is_none() {
+            match self.call(&Request::Notifications { reports: true })? {
+                (Reply::Notifications, Some(fd)) => drop(self.reports.set(notifications(fd)?)),
+                _ => return Err(Errno::EIO),
+            }
+        }
+        match self.call(&Request::Report { node, names_only })? {
+            (Reply::Watched(watch), None) => Ok(watch),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Ends a report.
+    ///
+    /// # Errors
+    /// `EIO` if the gofer is gone.
+    pub fn end_report(&self, watch: i32) -> Result<(), Errno> {
+        self.done(&Request::EndReport { watch })
+    }
+
+    /// The inotify descriptor with the reports, once there are any.
+    pub fn reports(&self) -> Option<BorrowedFd<'_>> {
+        self.reports.get().map(OwnedFd::as_fd)
     }
 
     /// Gives a node back, `count` times. It is sent with a later request.

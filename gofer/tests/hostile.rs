@@ -91,8 +91,10 @@ fn requests(random: &mut Random) -> Vec<Vec<u8>> {
         },
         Request::Reopen,
         Request::Hold { node },
-        Request::Notifications,
+        Request::Notifications { reports: true },
         Request::Watch { node },
+        Request::Report { node, names_only: true },
+        Request::EndReport { watch: 3 },
     ];
     let encode = |request: &Request<'_>| {
         let mut message = Vec::new();

@@ -98,8 +98,10 @@ fn requests() -> Vec<Request<'static>> {
         },
         Request::Reopen,
         Request::Hold { node: NodeId(5) },
-        Request::Notifications,
+        Request::Notifications { reports: true },
         Request::Watch { node },
+        Request::Report { node, names_only: true },
+        Request::EndReport { watch: 3 },
         Request::Forget {
             nodes: vec![(node, 1), (parent, u32::MAX)],
         },
@@ -219,6 +221,8 @@ fn replies() -> Vec<(Opcode, Reply)> {
         (Opcode::Rename, Reply::Done),
         (Opcode::Notifications, Reply::Notifications),
         (Opcode::Watch, Reply::Watched(7)),
+        (Opcode::Report, Reply::Watched(8)),
+        (Opcode::EndReport, Reply::Done),
     ]
 }
 

@@ -21,7 +21,7 @@ pub use reply::{
 pub use request::{NewAttributes, Owner, Request};
 
 /// The protocol's version; both sides come from one executable, so there is no negotiation.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The longest request, in bytes.
 pub const MAX_REQUEST: usize = 8192;
 /// The longest reply, in bytes.
@@ -253,10 +253,12 @@ pub enum Opcode {
     Hold,
     Notifications,
     Watch,
+    Report,
+    EndReport,
 }
 
 impl Opcode {
-    const ALL: [Opcode; 21] = [
+    const ALL: [Opcode; 23] = [
         Opcode::Attach,
         Opcode::Lookup,
         Opcode::List,
@@ -278,6 +280,8 @@ impl Opcode {
         Opcode::Hold,
         Opcode::Notifications,
         Opcode::Watch,
+        Opcode::Report,
+        Opcode::EndReport,
     ];
 
     fn decode(byte: u8) -> Result<Opcode, Malformed> {

@@ -401,10 +401,10 @@ impl Reply {
             Opcode::GetXattr | Opcode::ListXattr => Reply::Bytes(r.sized(MAX_XATTR)?.to_vec()),
             Opcode::FsTotals => Reply::FsTotals(FsTotals::decode(r)?),
             Opcode::Create | Opcode::MakeDirectory | Opcode::Symlink => Reply::Created(Step::decode(r)?, r.bool()?),
-            Opcode::Unlink | Opcode::Rename | Opcode::Hold => Reply::Done,
+            Opcode::Unlink | Opcode::Rename | Opcode::Hold | Opcode::EndReport => Reply::Done,
             Opcode::Reopen => Reply::Reopened,
             Opcode::Notifications => Reply::Notifications,
-            Opcode::Watch => match i32::try_from(r.u32()?) {
+            Opcode::Watch | Opcode::Report => match i32::try_from(r.u32()?) {
                 Ok(watch) if watch > 0 => Reply::Watched(watch),
                 _ => return Err(Malformed("no number of a watch")),
             },

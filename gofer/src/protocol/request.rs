@@ -136,11 +136,24 @@ pub enum Request<'a> {
     Hold {
         node: NodeId,
     },
-    /// The inotify descriptor that tells of changes in watched directories.
-    Notifications,
+    /// The inotify descriptor that tells of changes in watched directories; with `reports`, the one for
+    /// [`Request::Report`].
+    Notifications {
+        reports: bool,
+    },
     /// Has a directory watched until its node is forgotten.
     Watch {
         node: NodeId,
+    },
+    /// Has all changes of a file or directory reported, for a guest that watches it. `names_only`: not of children
+    /// that have lost their names.
+    Report {
+        node: NodeId,
+        names_only: bool,
+    },
+    /// Ends a report by the number of its watch.
+    EndReport {
+        watch: i32,
     },
 }
 
@@ -211,8 +224,10 @@ impl<'a> Request<'a> {
             Request::Forget { .. } => Opcode::Forget,
             Request::Reopen => Opcode::Reopen,
             Request::Hold { .. } => Opcode::Hold,
-            Request::Notifications => Opcode::Notifications,
+            Request::Notifications { .. } => Opcode::Notifications,
             Request::Watch { .. } => Opcode::Watch,
+            Request::Report { .. } => Opcode::Report,
+            Request::EndReport { .. } => Opcode::EndReport,
         }
     }
 
@@ -329,8 +344,18 @@ impl<'a> Request<'a> {
             }
             Opcode::Reopen => Request::Reopen,
             Opcode::Hold => Request::Hold { node: node(reader)? },
-            Opcode::Notifications => Request::Notifications,
+            Opcode::Notifications => Request::Notifications {
+                reports: reader.bool()?,
+            },
             Opcode::Watch => Request::Watch { node: node(reader)? },
+            Opcode::Report => Request::Report {
+                node: node(reader)?,
+                names_only: reader.bool()?,
+            },
+            Opcode::EndReport => match i32::try_from(reader.u32()?) {
+                Ok(watch) if watch > 0 => Request::EndReport { watch },
+                _ => return Err(Malformed("no number of a watch")),
+            },
         };
         std::mem::replace(reader, Reader::new(&[])).finish()?;
         Ok((id, request))
@@ -451,7 +476,13 @@ impl<'a> Request<'a> {
                     w.u32(*count);
                 }
             }
-            Request::Reopen | Request::Notifications => {}
+            Request::Reopen => {}
+            Request::Notifications { reports } => w.bool(*reports),
+            Request::Report { node, names_only } => {
+                w.u64(node.0);
+                w.bool(*names_only);
+            }
+            Request::EndReport { watch } => w.u32(watch.cast_unsigned()),
             Request::Hold { node } | Request::Watch { node } => w.u64(node.0),
         }
     }

@@ -170,8 +170,7 @@ impl Server {
         }
         let found = self.find(node)?;
         if let Some(size) = set.size {
-            let file = self.open_regular(node, &found, libc::O_WRONLY)?;
-            nix::unistd::ftruncate(&file.fd, i64::try_from(size).map_err(|_| Errno::EFBIG)?).map_err(nix_errno)?;
+            self.resize(node, &found, i64::try_from(size).map_err(|_| Errno::EFBIG)?)?;
         }
         if set.uid.is_some() || set.gid.is_some() {
             self.chown(&found, set.uid, set.gid)?;
@@ -187,6 +186,19 @@ impl Server {
             files::set_times_fd(found.fd.as_fd(), time(set.atime), time(set.mtime))?;
         }
         self.tell(&Found::of(found.fd)?)
+    }
+
+    /// By its path where there is one: whoever watches the file sees no open and no close.
+    fn resize(&mut self, node: NodeId, found: &Found, size: i64) -> Result<(), Errno> {
+        if found.attributes.kind() == libc::S_IFREG {
+            match nix::unistd::truncate(self.watcher.path_of(found.fd.as_fd())?.as_c_str(), size) {
+                // There is no such directory here, or it is out of reach.
+                Err(nix::errno::Errno::ENOENT | nix::errno::Errno::ENOTDIR | nix::errno::Errno::EACCES) => {}
+                result => return result.map_err(nix_errno),
+            }
+        }
+        let file = self.open_regular(node, found, libc::O_WRONLY)?;
+        nix::unistd::ftruncate(&file.fd, size).map_err(nix_errno)
     }
 
     fn chown(&self, found: &Found, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {

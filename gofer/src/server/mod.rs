@@ -242,8 +242,10 @@ impl Server {
             } => self.rename((*parent, *name), (*new_parent, *new_name), *flags),
             Request::SetAttributes { node, set } => self.set_attributes(*node, set),
             Request::Hold { node } => self.hold(*node),
-            Request::Notifications => self.notifications(),
+            Request::Notifications { reports } => self.notifications(*reports),
             Request::Watch { node } => self.watch(*node),
+            Request::Report { node, names_only } => self.report(*node, *names_only),
+            Request::EndReport { watch } => self.end_report(*watch),
             Request::Forget { .. } | Request::Reopen => Err(Errno::EPROTO),
         }
     }

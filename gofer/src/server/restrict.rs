@@ -108,7 +108,11 @@ const READING: &[HostCall] = &[
     call(
         libc::SYS_inotify_add_watch,
         "inotify_add_watch",
-        Rule::When(&[&[Arg::Is(2, inotify::CHANGES)]]),
+        Rule::When(&[
+            &[Arg::Is(2, inotify::CHANGES)],
+            &[Arg::Is(2, inotify::REPORTS)],
+            &[Arg::Is(2, inotify::REPORTS_OF_NAMES)],
+        ]),
         "the same",
     ),
     call(libc::SYS_inotify_rm_watch, "inotify_rm_watch", Rule::Always, "the same"),
@@ -200,6 +204,12 @@ const WRITING: &[HostCall] = &[
     ),
     call(libc::SYS_renameat2, "renameat2", Rule::Always, "changes"),
     call(libc::SYS_ftruncate, "ftruncate", Rule::Always, "changes"),
+    call(
+        libc::SYS_truncate,
+        "truncate",
+        Rule::Always,
+        "changes, by its own /proc/self/fd; Landlock holds it to the exports",
+    ),
     call(libc::SYS_fchownat, "fchownat", Rule::Always, "changes"),
     call(libc::SYS_utimensat, "utimensat", Rule::Always, "changes"),
     // No set-user-id, no set-group-id.

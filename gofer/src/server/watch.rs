@@ -3,8 +3,11 @@
 //! The gofer places the watches, and the sentry has the descriptor and reads the events: it so learns, without a
 //! message, whether what it remembers still holds. A directory is watched by its path in `/proc/self/fd`, so it is the
 //! one that the node stands for, and needs the right to list it.
+//!
+//! What guests watch has watches of another descriptor, which live until the sentry ends them: their events become
+//! the guests'.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -16,6 +19,8 @@ use crate::protocol::{NodeId, Reply};
 
 /// The most directories that are watched: the host's bound is for all programs of a user.
 pub const MAX_WATCHES: usize = 4096;
+/// The most files and directories whose changes are reported to guests.
+pub const MAX_REPORTS: usize = 16 * 1024;
 
 /// The watches.
 #[derive(Default)]
@@ -26,6 +31,9 @@ pub(super) struct Watcher {
     here: bool,
     /// How many nodes have a watch: one directory may be several nodes.
     nodes: HashMap<i32, usize>,
+    /// For reports; made when it is first asked for.
+    reports: Option<OwnedFd>,
+    reported: HashSet<i32>,
 }
 
 impl Watcher {
@@ -41,10 +49,46 @@ impl Watcher {
         self.inotify.as_ref().map(OwnedFd::as_fd).ok_or(Errno::EMFILE)
     }
 
-    fn add(&mut self, directory: BorrowedFd<'_>) -> Result<i32, Errno> {
+    fn reports(&mut self) -> Result<BorrowedFd<'_>, Errno> {
+        if self.reports.is_none() {
+            self.reports = Some(inotify::new()?);
+        }
+        self.reports.as_ref().map(OwnedFd::as_fd).ok_or(Errno::EMFILE)
+    }
+
+    /// The path of an open file, through this process's `/proc/self/fd`.
+    pub(super) fn path_of(&self, fd: BorrowedFd<'_>) -> Result<CString, Errno> {
         let root = if self.here { "" } else { "/proc/self/fd/" };
-        let path = CString::new(format!("{root}{}", directory.as_raw_fd())).map_err(|_| Errno::EINVAL)?;
-        let watch = inotify::add(self.descriptor()?, &path)?;
+        CString::new(format!("{root}{}", fd.as_raw_fd())).map_err(|_| Errno::EINVAL)
+    }
+
+    fn report(&mut self, file: BorrowedFd<'_>, names_only: bool) -> Result<i32, Errno> {
+        let path = self.path_of(file)?;
+        let mask = if names_only {
+            inotify::REPORTS_OF_NAMES
+        } else {
+            inotify::REPORTS
+        };
+        let watch = inotify::add(self.reports()?, &path, mask)?;
+        if self.reported.len() >= MAX_REPORTS && !self.reported.contains(&watch) {
+            inotify::remove(self.reports()?, watch);
+            return Err(Errno::ENOSPC);
+        }
+        self.reported.insert(watch);
+        Ok(watch)
+    }
+
+    fn end_report(&mut self, watch: i32) {
+        if self.reported.remove(&watch)
+            && let Some(reports) = &self.reports
+        {
+            inotify::remove(reports.as_fd(), watch);
+        }
+    }
+
+    fn add(&mut self, directory: BorrowedFd<'_>) -> Result<i32, Errno> {
+        let path = self.path_of(directory)?;
+        let watch = inotify::add(self.descriptor()?, &path, inotify::CHANGES)?;
         if self.nodes.len() >= MAX_WATCHES && !self.nodes.contains_key(&watch) {
             inotify::remove(self.descriptor()?, watch);
             return Err(Errno::ENOSPC);
@@ -72,8 +116,13 @@ impl Watcher {
 
 impl Server {
     /// Gives the sentry the descriptor that tells of changes.
-    pub(super) fn notifications(&mut self) -> Answer {
-        let inotify = self.watcher.descriptor()?.try_clone_to_owned().map_err(Errno::from)?;
+    pub(super) fn notifications(&mut self, reports: bool) -> Answer {
+        let inotify = if reports {
+            self.watcher.reports()?
+        } else {
+            self.watcher.descriptor()?
+        };
+        let inotify = inotify.try_clone_to_owned().map_err(Errno::from)?;
         Ok((Reply::Notifications, Some(inotify)))
     }
 
@@ -92,5 +141,22 @@ impl Server {
         let watch = self.watcher.add(found.fd.as_fd())?;
         self.nodes.set_watch(node, watch);
         Ok((Reply::Watched(watch), None))
+    }
+
+    /// Reports all changes of a file or directory until the sentry ends it; where [`Self::watch`] is refused, so is
+    /// this.
+    pub(super) fn report(&mut self, node: NodeId, names_only: bool) -> Answer {
+        let export = self.export_of(node)?;
+        if export.world_readable_only || export.hide_credentials {
+            return Err(Errno::EACCES);
+        }
+        let found = self.find(node)?;
+        let watch = self.watcher.report(found.fd.as_fd(), names_only)?;
+        Ok((Reply::Watched(watch), None))
+    }
+
+    pub(super) fn end_report(&mut self, watch: i32) -> Answer {
+        self.watcher.end_report(watch);
+        Ok((Reply::Done, None))
     }
 }

@@ -163,6 +163,7 @@ errnos! {
     ERESTARTNOINTR = 513, "always restart";
     ERESTARTNOHAND = 514, "restart if no handler ran, else EINTR";
     ERESTART_RESTARTBLOCK = 516, "restart by restart_syscall(2), else EINTR";
+    EJUKEBOX = 528, "a lease has to be given up first: wait and try again";
 }
 
 impl Errno {

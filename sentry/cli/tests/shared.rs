@@ -3,14 +3,13 @@
 mod common;
 
 use std::fs::{self, File, Permissions};
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
-use common::{Host, eventually};
+use common::eventually;
+use common::perl::{Guest, with_guests_in};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FlockArg, fcntl};
 
@@ -19,103 +18,18 @@ fn launcher() {
     common::launch();
 }
 
-/// A guest that carries out lines of Perl, with the shared file open as `$f`.
-struct Guest {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-const PRELUDE: &str = r#"
-$| = 1;
-open($f, '+<', '/shared/file') or open($f, '<', '/shared/file') or die;
-sub record {
-    my ($command, $type, $start, $len) = @_;
-    my $lock = pack('s s x4 q q l x4', $type, 0, $start, $len, 0);
-    fcntl($f, $command, $lock) or return 0 + $!;
-    my @now = unpack('s s x4 q q l', $lock);
-    return "$now[0] $now[2] $now[3]";
-}
-sub whole { return flock($f, $_[0]) ? 'ok' : 0 + $!; }
-# The first two pages of the file, mapped at a place of their own.
-sub map_it { return syscall(9, 0x20000000, 8192, 3, 0x11, fileno($f), 0) == -1 ? 0 + $! : 'ok'; }
-sub peek { return unpack("P$_[1]", pack('Q', 0x20000000 + $_[0])); }
-sub poke {
-    my ($at, $what) = @_;
-    pipe(my $r, my $w);
-    syswrite($w, $what);
-    return syscall(0, fileno($r), 0x20000000 + $at, length($what));
-}
-sub mode { return sprintf('%o', (stat($_[0]))[2] & 0xfff); }
-sub list { opendir(my $d, $_[0]) or return 0 + $!; return join(' ', sort grep { !/^[.]/ } readdir($d)); }
-sub content { open(my $c, '<', $_[0]) or return 0 + $!; return join('', <$c>); }
-sub written {
-    my ($path, $text) = @_;
-    open(my $c, '>', $path) or return 0 + $!;
-    syswrite($c, $text);
-    return close($c) ? 'ok' : 0 + $!;
-}
-print "ready\n";
-while (<STDIN>) { print eval($_), "\n"; }
-"#;
-
 const GETLK: i32 = libc::F_GETLK;
 const SETLK: i32 = libc::F_SETLK;
 const SETLKW: i32 = libc::F_SETLKW;
 const AGAIN: &str = "11";
 
-impl Guest {
-    fn start(host: Host, platform: &str, option: &str, dir: &Path) -> Option<Guest> {
-        let mount = format!("{}:/shared", dir.display());
-        let mut command = host.sentry_with(&["exec", "--platform", platform, option, &mount, "perl", "-e", PRELUDE])?;
-        let guest = Guest::run(&mut command);
-        eprintln!("{host:?} {platform} {option}");
-        Some(guest)
-    }
+trait Records {
+    fn record(&mut self, command: i32, kind: i32, start: i64, len: i64) -> String;
+}
 
-    /// The same program, beside the sandbox.
-    fn on_host(dir: &Path) -> Guest {
-        let prelude = PRELUDE.replace("/shared", &dir.display().to_string());
-        Guest::run(std::process::Command::new("perl").args(["-e", &prelude]))
-    }
-
-    fn run(command: &mut std::process::Command) -> Guest {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut guest = Guest { child, input, output };
-        // The launcher's harness says something first.
-        let ready = (0..4).any(|_| guest.line() == "ready");
-        assert!(ready);
-        guest
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("read");
-        line.trim_end().to_owned()
-    }
-
-    fn say(&mut self, code: &str) {
-        writeln!(self.input, "{code}").expect("write");
-    }
-
-    fn ask(&mut self, code: &str) -> String {
-        self.say(code);
-        self.line()
-    }
-
+impl Records for Guest {
     fn record(&mut self, command: i32, kind: i32, start: i64, len: i64) -> String {
         self.ask(&format!("record({command}, {kind}, {start}, {len})"))
-    }
-
-    fn end(mut self) {
-        drop(self.input);
-        assert!(self.child.wait().expect("wait").success());
     }
 }
 
@@ -138,31 +52,6 @@ fn flock(file: &File, operation: FlockArg) -> Result<(), Errno> {
 /// Runs a test with a file that the host has open too, on each platform and host.
 fn with_guests(test: impl Fn(Guest, &File)) {
     with_guests_in("--rw", |guest, file, _| test(guest, file));
-}
-
-/// As [`with_guests`], with the directory of the file, which is mounted with this option.
-fn with_guests_in(option: &str, test: impl Fn(Guest, &File, &Path)) {
-    if !Path::new("/usr/bin/perl").exists() {
-        eprintln!("SKIPPED: no Perl");
-        return;
-    }
-    for (host, platform) in [
-        (Host::Plain, "systrap"),
-        (Host::Plain, "ptrace"),
-        (Host::Ordinary, "systrap"),
-        (Host::Restricted, "systrap"),
-    ] {
-        let dir = tempfile::tempdir().expect("directory");
-        let path = dir.path().join("file");
-        fs::write(&path, [b'.'; 8192]).expect("write");
-        for path in [dir.path(), &path] {
-            fs::set_permissions(path, Permissions::from_mode(0o777)).expect("chmod");
-        }
-        let file = File::options().read(true).write(true).open(&path).expect("open");
-        if let Some(guest) = Guest::start(host, platform, option, dir.path()) {
-            test(guest, &file, dir.path());
-        }
-    }
 }
 
 #[test]

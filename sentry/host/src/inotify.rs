@@ -16,6 +16,18 @@ pub const CHANGES: u32 = libc::IN_ATTRIB
     | libc::IN_MOVED_TO
     | libc::IN_EXCL_UNLINK
     | libc::IN_ONLYDIR;
+/// What a file or directory is watched for whose changes are told to a guest.
+pub const REPORTS: u32 = libc::IN_ATTRIB
+    | libc::IN_MODIFY
+    | libc::IN_CLOSE_WRITE
+    | libc::IN_CREATE
+    | libc::IN_DELETE
+    | libc::IN_DELETE_SELF
+    | libc::IN_MOVED_FROM
+    | libc::IN_MOVED_TO
+    | libc::IN_MOVE_SELF;
+/// [`REPORTS`], without children that have lost their names.
+pub const REPORTS_OF_NAMES: u32 = REPORTS | libc::IN_EXCL_UNLINK;
 /// The flags of [`new`].
 pub const FLAGS: i32 = libc::IN_NONBLOCK | libc::IN_CLOEXEC;
 /// Head of an event, in bytes: watch, mask, cookie, length of the name.
@@ -33,13 +45,13 @@ pub fn new() -> Result<OwnedFd, Errno> {
     made.map(OwnedFd::from).map_err(|errno| Errno::from_raw(errno as i32))
 }
 
-/// Watches what is at `path` for [`CHANGES`]; answers the number of the watch.
+/// Watches what is at `path` for the events in `mask`; answers the number of the watch.
 ///
 /// # Errors
 /// Those of inotify_add_watch(2): `ENOSPC` beyond `fs.inotify.max_user_watches`, `EACCES` for what may not be read.
-pub fn add(inotify: BorrowedFd<'_>, path: &CStr) -> Result<i32, Errno> {
+pub fn add(inotify: BorrowedFd<'_>, path: &CStr, mask: u32) -> Result<i32, Errno> {
     // SAFETY: `path` is a C string.
-    let watch = unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), CHANGES) };
+    let watch = unsafe { libc::inotify_add_watch(inotify.as_raw_fd(), path.as_ptr(), mask) };
     if watch < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
@@ -59,6 +71,8 @@ pub struct Event<'a> {
     pub watch: i32,
     /// `IN_*`.
     pub mask: u32,
+    /// Joins the halves of a rename.
+    pub cookie: u32,
     /// In the watched directory; empty if it is about the directory itself.
     pub name: &'a [u8],
 }
@@ -99,6 +113,7 @@ fn split(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
     let event = Event {
         watch: word(0)?.cast_signed(),
         mask: word(4)?,
+        cookie: word(8)?,
         name,
     };
     Some((event, rest))
@@ -114,8 +129,8 @@ mod tests {
         std::fs::create_dir(&dir).expect("directory");
         let path = std::ffi::CString::new(dir.to_str().expect("UTF-8")).expect("no zero");
         let inotify = new().expect("inotify");
-        let watch = add(inotify.as_fd(), &path).expect("watch");
-        assert_eq!(add(inotify.as_fd(), &path), Ok(watch));
+        let watch = add(inotify.as_fd(), &path, CHANGES).expect("watch");
+        assert_eq!(add(inotify.as_fd(), &path, CHANGES), Ok(watch));
         std::fs::write(dir.join("a"), b"x").expect("write");
         let mut seen = Vec::new();
         assert!(drain(inotify.as_fd(), |event| seen.push((

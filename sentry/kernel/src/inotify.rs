@@ -211,6 +211,7 @@ impl Inotify {
     pub fn watch(&self, path: &VfsPath, request: WatchRequest) -> Result<i32, Errno> {
         let group = &self.0;
         let key = path.inode_key().ok_or(Errno::EINVAL)?;
+        let report = group.notifier.report(path, request.excl_unlink);
         let mut state = group.state.lock();
         if let Some(&wd) = state.by_inode.get(&key)
             && let Some(watch) = state.watches.get_mut(&wd)
@@ -232,7 +233,10 @@ impl Inotify {
         let wd = state.last.checked_add(1).ok_or(Errno::ENOSPC)?;
         group.limits.take_watch(group.uid)?;
         let sink: Weak<Group> = Arc::downgrade(group);
-        let Some(mark) = group.notifier.add(path, wd, request.mask, request.excl_unlink, sink) else {
+        let Some(mark) = group
+            .notifier
+            .add(path, wd, request.mask, request.excl_unlink, sink, report.as_ref())
+        else {
             group.limits.give_back(group.uid, 0, 1);
             return Err(Errno::EINVAL);
         };
@@ -245,6 +249,8 @@ impl Inotify {
 
     /// Ends a watch; `EINVAL` if there is none of this number.
     pub fn unwatch(&self, wd: i32) -> Result<(), Errno> {
+        // What has happened until now is told.
+        self.0.notifier.read_reports();
         let mark = {
             let state = self.0.state.lock();
             state.watches.get(&wd).ok_or(Errno::EINVAL)?.mark.clone()
@@ -258,6 +264,7 @@ impl Inotify {
 
     /// How many bytes can be read.
     pub fn available(&self) -> usize {
+        self.0.notifier.read_reports();
         self.0.state.lock().events.iter().map(Event::len).sum()
     }
 }
@@ -281,18 +288,22 @@ impl Group {
         let full = state.events.len() >= self.max_events
             || self.limits.bytes.load(Ordering::Relaxed).saturating_add(memory) > TOTAL_BYTES;
         if full {
-            if !state.overflowed {
-                state.overflowed = true;
-                let lost = Event {
-                    wd: -1,
-                    mask: Events::Q_OVERFLOW.bits(),
-                    cookie: 0,
-                    name: None,
-                };
-                self.append(state, lost);
-            }
+            self.overflow(state);
         } else if !state.events.back().is_some_and(|last| last.says_same(&event)) {
             self.append(state, event);
+        }
+    }
+
+    fn overflow(&self, state: &mut State) {
+        if !state.overflowed {
+            state.overflowed = true;
+            let lost = Event {
+                wd: -1,
+                mask: Events::Q_OVERFLOW.bits(),
+                cookie: 0,
+                name: None,
+            };
+            self.append(state, lost);
         }
     }
 
@@ -340,6 +351,11 @@ impl Sink for Group {
         self.limits.give_back(self.uid, 0, 1);
         self.queue.wake(READABLE);
     }
+
+    fn overflowed(&self) {
+        self.overflow(&mut self.state.lock());
+        self.queue.wake(READABLE);
+    }
 }
 
 impl Drop for Inotify {
@@ -360,6 +376,7 @@ impl Drop for Inotify {
 
 impl FileOps for Inotify {
     fn read(&self, _file: &File, buf: &mut [u8], _offset: u64) -> Result<usize, Errno> {
+        self.0.notifier.read_reports();
         let mut state = self.0.state.lock();
         let mut done = 0;
         while let Some(event) = state.events.front() {
@@ -382,6 +399,7 @@ impl FileOps for Inotify {
     }
 
     fn poll(&self, _file: &File) -> PollEvents {
+        self.0.notifier.read_reports();
         if self.0.state.lock().events.is_empty() {
             PollEvents::empty()
         } else {

@@ -46,12 +46,16 @@ pub struct Kernel {
     pub(crate) futexes: crate::futex::FutexTable,
     /// File locks.
     pub locks: Arc<crate::locks::LockTable>,
+    /// Leases on files.
+    pub leases: Arc<crate::leases::LeaseTable>,
     /// Files that announce their readiness by signals.
     pub(crate) announcers: crate::sigio::Announcers,
     /// Directories whose changes are announced by signals.
     pub(crate) directory_watches: crate::sigio::DirectoryWatches,
     /// Limits of inotify instances.
     pub(crate) inotify: Arc<crate::inotify::Limits>,
+    /// Waits for the host to report changes of what guests watch; set once they watch something.
+    pub(crate) reports: OnceLock<crate::executor::HostWatch>,
     /// Pseudo-terminals.
     pub(crate) terminals: crate::tty::Terminals,
     /// The socket to the supervisor, if there is one.
@@ -117,9 +121,11 @@ impl Kernel {
             boot_time: sentry_host::clock::monotonic_nanos(),
             futexes: crate::futex::FutexTable::default(),
             locks: crate::locks::LockTable::new(),
+            leases: crate::leases::LeaseTable::new(),
             announcers: crate::sigio::Announcers::default(),
             directory_watches: crate::sigio::DirectoryWatches::default(),
             inotify: Arc::default(),
+            reports: OnceLock::new(),
             terminals: crate::tty::Terminals::default(),
             supervisor: OnceLock::new(),
             events: OnceLock::new(),
@@ -131,6 +137,8 @@ impl Kernel {
             init_exit: Mutex::new(None),
         });
         crate::tty::register(&kernel);
+        let breaker = crate::leases::Breaker(Arc::downgrade(&kernel));
+        kernel.vfs.set_lease_breaker(Arc::new(breaker));
         Ok(kernel)
     }
 
@@ -168,6 +176,32 @@ impl Kernel {
     pub(crate) fn tell_supervisor(&self, notice: crate::config::Notice) {
         if let Some(socket) = self.supervisor.get() {
             let _ = sentry_host::scm::try_send_with_fds(socket.as_fd(), &notice.encode(), &[]);
+        }
+    }
+
+    /// Tells guests what the host reports of the files that they watch, from now on.
+    pub(crate) fn follow_reports(self: &Arc<Kernel>) {
+        if self.reports.get().is_some() {
+            return;
+        }
+        let Some(descriptor) = self.vfs.notifier().reports_descriptor() else {
+            return;
+        };
+        let kernel = Arc::downgrade(self);
+        let watch = self
+            .executor
+            .watch_host(&descriptor, sentry_vfs::wait::PollEvents::IN, move |_| {
+                let Some(kernel) = kernel.upgrade() else { return };
+                kernel.vfs.notifier().read_reports();
+                if kernel.vfs.notifier().has_unwanted_reports() {
+                    let vfs = kernel.vfs.clone();
+                    kernel
+                        .executor
+                        .spawn(0, async move { vfs.notifier().end_unwanted_reports() });
+                }
+            });
+        if let Ok(watch) = watch {
+            let _ = self.reports.set(watch);
         }
     }
 

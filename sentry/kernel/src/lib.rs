@@ -32,6 +32,7 @@ pub mod gap;
 pub mod inotify;
 pub mod io;
 pub mod kernel;
+pub mod leases;
 pub mod locks;
 pub mod mm;
 pub mod namespace;

@@ -281,7 +281,10 @@ pub fn watch_directory(kernel: &Arc<Kernel>, file: &Arc<File>, fd: Fd, mask: u32
         mark: Mutex::new(None),
     });
     let sink: Weak<DirectoryWatch> = Arc::downgrade(&watch);
-    let mark = kernel.vfs().notifier().add(file.path(), 0, events, false, sink.clone());
+    let notifier = kernel.vfs().notifier();
+    let report = notifier.report(file.path(), false);
+    let mark = notifier.add(file.path(), 0, events, false, sink.clone(), report.as_ref());
+    kernel.follow_reports();
     *watch.mark.lock() = mark;
     file.watch_release(sink);
     kernel.directory_watches.by_file.lock().insert(file.id(), watch);
@@ -300,9 +303,20 @@ impl DirectoryWatch {
 impl Sink for DirectoryWatch {
     fn event(&self, _mark: &Mark, _events: Events, _cookie: u32, name: Option<&[u8]>) {
         // Of what lies in the directory only.
-        if name.is_none() {
-            return;
+        if name.is_some() {
+            self.fire();
         }
+    }
+
+    fn gone(&self, _mark: &Mark) {}
+
+    fn overflowed(&self) {
+        self.fire();
+    }
+}
+
+impl DirectoryWatch {
+    fn fire(&self) {
         let keep = |mask: u32| (mask & MULTISHOT == 0).then_some(0);
         let mask = match self.mask.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep) {
             Ok(mask) | Err(mask) => mask,
@@ -313,8 +327,6 @@ impl Sink for DirectoryWatch {
             tell_owner(&kernel, &file, self.fd);
         }
     }
-
-    fn gone(&self, _mark: &Mark) {}
 }
 
 impl ReleaseWatcher for DirectoryWatch {

@@ -43,6 +43,8 @@ ranks! {
     ConsoleTraffic,
     /// Which epoll watches which. Held while another is added.
     EpollNesting,
+    /// Who has the host report changes of a file. Held while the gofer is asked.
+    ReportRequests,
     /// File systems that are the same wherever they are mounted. Held while one is made.
     SharedMounts,
     /// The one who shrinks the dentry cache.
@@ -147,6 +149,8 @@ ranks! {
     FdSlots,
     /// Locks on files, and who waits for them.
     FileLocks,
+    /// Leases on files. Holders are noted to be told with it held.
+    Leases,
     /// Who is told by a signal when a file is ready.
     FileAnnounce,
     /// Files that announce their readiness by signals.
@@ -174,6 +178,8 @@ ranks! {
     EpollWatches,
     /// What is wanted of one of them.
     EpollSettings,
+    /// What the host reports of files that guests watch. Held while it is read and told: poll asks for it.
+    ReportReading,
     /// Those that may be ready.
     EpollReady,
     /// Pipes behind FIFOs.
@@ -231,6 +237,8 @@ ranks! {
     InotifyState,
     /// Who is told of changes to which file.
     Marks,
+    /// Which of them the host reports to.
+    ReportedMarks,
     /// Inotify instances and watches of each user.
     InotifyUsed,
     /// That a file counts as a program that runs, or as one that is written.

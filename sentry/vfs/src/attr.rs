@@ -141,6 +141,7 @@ impl Vfs {
         }
         permission::check(caller.cred, permissions, Access::WRITE)?;
         let _text = self.texts.write(inode)?;
+        let _opened = self.break_leases(inode, true, false)?;
         self.change(inode, path, &resized(caller, permissions, len))
     }
 

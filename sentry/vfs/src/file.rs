@@ -11,6 +11,7 @@ use sentry_lock::{Mutex, MutexGuard, rank};
 
 use crate::inode::Attributes;
 use crate::notify::{Events, Notifier};
+use crate::opens::Opened;
 use crate::path::VfsPath;
 use crate::text::TextUse;
 use crate::wait::{PollEvents, WaitQueue};
@@ -269,6 +270,8 @@ pub struct File {
     notifier: Option<Arc<Notifier>>,
     /// It counts as being written or executed.
     text: Mutex<Option<TextUse>, rank::FileText>,
+    /// It counts as open.
+    _opened: Option<Opened>,
 }
 
 impl Drop for File {
@@ -299,13 +302,26 @@ impl File {
 
     /// As [`File::new`], and tells of the opening now and of the closing at its end.
     pub(crate) fn opened(path: VfsPath, flags: u32, ops: Box<dyn FileOps>, notifier: &Arc<Notifier>) -> Arc<File> {
-        let file = File::make(path, flags, ops, Some(notifier.clone()));
+        let file = File::opened_before(path, flags, ops, notifier);
         notifier.opened_file(&file, Events::OPEN);
         file
     }
 
+    /// As [`File::opened`], of which those who watch it were told before.
+    pub(crate) fn opened_before(
+        path: VfsPath,
+        flags: u32,
+        ops: Box<dyn FileOps>,
+        notifier: &Arc<Notifier>,
+    ) -> Arc<File> {
+        File::make(path, flags, ops, Some(notifier.clone()))
+    }
+
     fn make(path: VfsPath, flags: u32, ops: Box<dyn FileOps>, notifier: Option<Arc<Notifier>>) -> Arc<File> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        let mode = flags as i32 & (libc::O_PATH | libc::O_ACCMODE);
+        let inode = path.inode().filter(|_| mode & libc::O_PATH == 0);
+        let opened = inode.map(|inode| Opened::new(inode, mode != libc::O_RDONLY));
         Arc::new(File {
             ops,
             path,
@@ -316,6 +332,7 @@ impl File {
             watchers: Mutex::new(Vec::new()),
             notifier,
             text: Mutex::new(None),
+            _opened: opened,
         })
     }
 

@@ -21,6 +21,7 @@
 mod directory;
 mod file;
 mod fresh;
+mod reports;
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -41,6 +42,7 @@ use sentry_lock::{Mutex, rank};
 use crate::dir::OpenDirectory;
 use crate::file::{DirEntry, FileOps};
 use crate::inode::{Attributes, Created, FsStatistics, Inode, NewInode, Permissions, SetAttributes, Timestamp};
+use crate::notify::HostReports;
 use directory::Directory;
 use file::GoferFile;
 
@@ -606,6 +608,10 @@ impl Inode for GoferInode {
             Err(Errno::ESTALE) => Err(Errno::ENOENT),
             Err(errno) => Err(errno),
         }
+    }
+
+    fn report(&self, names_only: bool) -> Option<(Arc<dyn HostReports>, i32)> {
+        self.reported(names_only)
     }
 
     fn loses_name(&self) {

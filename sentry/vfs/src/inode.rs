@@ -182,6 +182,16 @@ pub trait Inode: Send + Sync + 'static {
     fn link(&self, _name: &[u8], _target: &Arc<dyn Inode>) -> Result<(), Errno> {
         Err(Errno::EROFS)
     }
+    /// Has the host report changes of it, where the host changes it too: by whom, and the number in the reports.
+    /// `names_only`: not of children that have lost their names. `None`: nobody but guests changes it, or there are no
+    /// reports to be had.
+    fn report(&self, _names_only: bool) -> Option<(Arc<dyn crate::notify::HostReports>, i32)> {
+        None
+    }
+    /// How often it is open; `None` where there are no leases.
+    fn opens(&self) -> Option<&crate::opens::Opens> {
+        None
+    }
     /// Told of a file in use that is about to lose a name, perhaps its last.
     fn loses_name(&self) {}
     /// Removes a name that is not a directory.

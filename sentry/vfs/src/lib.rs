@@ -19,6 +19,7 @@ mod mount_ops;
 mod names;
 pub mod notify;
 mod open;
+pub mod opens;
 pub mod ops;
 pub mod overlay;
 pub mod path;

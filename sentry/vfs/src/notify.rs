@@ -10,9 +10,13 @@
 //!
 //! Events are sent with locks of directories held, so that their order is that of the changes. A [`Sink`] must not
 //! call the VFS.
+//!
+//! In trees that the host changes too, changes are told as the host reports them ([`HostReports`]).
+
+mod reports;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bitflags::bitflags;
@@ -24,6 +28,8 @@ use crate::inode::{Inode, SetAttributes};
 use crate::mount::FileSystem;
 use crate::ops::Vfs;
 use crate::path::{InodeKey, VfsPath};
+use reports::Reports;
+pub use reports::{HostEvent, HostReports, Report};
 
 bitflags! {
     /// What happened, with the numbers of inotify(7).
@@ -72,6 +78,9 @@ pub trait Sink: Send + Sync {
 
     /// The mark is gone, but not by the sink's own [`Notifier::remove`].
     fn gone(&self, mark: &Mark);
+
+    /// Events were lost before they came here. Called as [`Sink::event`].
+    fn overflowed(&self);
 }
 
 /// One watch.
@@ -85,6 +94,8 @@ pub struct Mark {
     fs: Weak<FileSystem>,
     mask: AtomicU32,
     excl_unlink: AtomicBool,
+    /// The number of the host's watch; 0 if the host does not report what happens.
+    report: AtomicI32,
     sink: Weak<dyn Sink>,
 }
 
@@ -123,6 +134,7 @@ pub struct Notifier {
     count: AtomicUsize,
     marks: RwLock<HashMap<InodeKey, Vec<Arc<Mark>>>, rank::Marks>,
     cookie: AtomicU32,
+    reports: Reports,
 }
 
 /// What a name is that an event is about.
@@ -139,7 +151,8 @@ impl Notifier {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Makes a mark on what is at `path`, which must be in a tree (`None` else).
+    /// Makes a mark on what is at `path`, which must be in a tree (`None` else). `report` is what [`Self::report`]
+    /// gave for it.
     pub fn add(
         &self,
         path: &VfsPath,
@@ -147,6 +160,7 @@ impl Notifier {
         mask: Events,
         excl_unlink: bool,
         sink: Weak<dyn Sink>,
+        report: Option<&Report>,
     ) -> Option<Arc<Mark>> {
         let (mount, dentry) = path.tree()?;
         let mark = Arc::new(Mark {
@@ -157,17 +171,31 @@ impl Notifier {
             fs: Arc::downgrade(mount.file_system()),
             mask: AtomicU32::new(mask.bits()),
             excl_unlink: AtomicBool::new(excl_unlink),
+            report: AtomicI32::new(0),
             sink,
         });
         dentry.watched.fetch_add(1, Ordering::Relaxed);
         let mut marks = self.marks.write();
         marks.entry(InodeKey::of(&mark.inode)).or_default().push(mark.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
+        if let Some(report) = report {
+            self.reports.add(&mark, report);
+        }
+        drop(marks);
         Some(mark)
     }
 
     /// Takes a mark away; false if it was gone already.
     pub fn remove(&self, mark: &Arc<Mark>) -> bool {
+        let removed = self.take(mark);
+        if removed {
+            self.forget(mark);
+        }
+        removed
+    }
+
+    /// Takes a mark out of the table; false if it was not there.
+    fn take(&self, mark: &Arc<Mark>) -> bool {
         let key = InodeKey::of(&mark.inode);
         let mut marks = self.marks.write();
         let Some(of_inode) = marks.get_mut(&key) else {
@@ -179,14 +207,11 @@ impl Notifier {
         if of_inode.is_empty() {
             marks.remove(&key);
         }
-        drop(marks);
-        if removed {
-            self.forget(mark);
-        }
         removed
     }
 
     fn forget(&self, mark: &Mark) {
+        self.reports.forget(mark);
         self.count.fetch_sub(1, Ordering::Relaxed);
         if let Some(dentry) = mark.dentry.upgrade() {
             dentry.watched.fetch_sub(1, Ordering::Relaxed);
@@ -202,7 +227,15 @@ impl Notifier {
     }
 
     fn send(&self, inode: &Arc<dyn Inode>, events: Events, cookie: u32, child: Option<Child<'_>>) {
-        for mark in self.marks_of(inode) {
+        let marks = self.marks_of(inode);
+        // What the host has reported until now happened before. (The host's own close comes after ours.)
+        if marks.iter().any(|mark| mark.is_reported())
+            && !events.intersects(Events::CLOSE_WRITE | Events::CLOSE_NOWRITE)
+        {
+            self.read_reports();
+        }
+        for mark in marks {
+            let events = mark.unreported(events);
             let excluded = child.is_some_and(|child| child.removed) && mark.excl_unlink();
             if !excluded
                 && mark.mask().intersects(events)
@@ -325,6 +358,10 @@ impl Notifier {
 
     /// The inode is gone for those who watch it.
     fn ended(&self, inode: &Arc<dyn Inode>, events: Events) {
+        // The last close was before.
+        if self.marks_of(inode).iter().any(|mark| mark.is_reported()) {
+            self.read_reports();
+        }
         let marks = self.marks.write().remove(&InodeKey::of(inode)).unwrap_or_default();
         for mark in marks {
             self.end(&mark, events);
@@ -354,7 +391,7 @@ impl Notifier {
         if self.is_idle() {
             return;
         }
-        let cookie = self.cookie.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let cookie = self.next_cookie();
         let (from, to) = (subject(Events::MOVED_FROM, moved), subject(Events::MOVED_TO, moved));
         let child = |name| Some(Child { name, removed: false });
         self.send(old_dir.inode(), from, cookie, child(old_name));
@@ -366,6 +403,10 @@ impl Notifier {
         if let Some((replaced, true)) = replaced {
             self.lost(replaced);
         }
+    }
+
+    fn next_cookie(&self) -> u32 {
+        self.cookie.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
     }
 
     /// To be called after an umount: ends the marks in file systems that are mounted nowhere any more.

@@ -94,6 +94,7 @@ impl Vfs {
         }
         permission::check(caller.cred, permissions, Access::EXEC)?;
         let text = self.texts.execute(inode)?;
+        let _opened = self.break_leases(inode, false, false)?;
         let ops = inode.open(libc::O_RDONLY as u32)?;
         let file = File::opened(place, (libc::O_RDONLY | LARGEFILE) as u32, ops, &self.notifier);
         file.keep_text(Some(text));
@@ -245,7 +246,7 @@ impl Vfs {
             let ops = inode.open(flags as u32)?;
             return Ok(File::new(place, kept_flags(flags), ops));
         }
-        let (mut truncated, mut text) = (None, None);
+        let (mut truncated, mut text, mut opened) = (None, None, None);
         let ops: Box<dyn FileOps> = match kind {
             libc::S_IFSOCK => return Err(Errno::ENXIO),
             libc::S_IFIFO => {
@@ -276,7 +277,14 @@ impl Vfs {
                         text = Some(self.texts.write(inode)?);
                     }
                 }
+                if kind == libc::S_IFREG {
+                    opened = self.break_leases(inode, writes, flags & libc::O_NONBLOCK != 0)?;
+                }
                 if truncates {
+                    // The host may report the change as soon as it is made.
+                    place
+                        .dentry()
+                        .inspect(|dentry| self.notifier.file(dentry, Events::OPEN));
                     let set = resized(caller, permissions, 0);
                     inode.set_attributes(&set)?;
                     truncated = Some(set);
@@ -284,8 +292,13 @@ impl Vfs {
                 inode.open_as(flags as u32, caller.task)?
             }
         };
-        let file = File::opened(place, kept_flags(flags), ops, &self.notifier);
+        let file = if truncated.is_some() {
+            File::opened_before(place, kept_flags(flags), ops, &self.notifier)
+        } else {
+            File::opened(place, kept_flags(flags), ops, &self.notifier)
+        };
         file.keep_text(text.filter(|_| writes));
+        drop(opened);
         if let Some(set) = truncated {
             self.notifier.attributes(file.path(), &set);
         }

@@ -13,7 +13,7 @@
 //! - open files (`attr.rs`): [`Vfs::truncate_file`], [`Vfs::remove_privileges`]
 //! - mounts: see [`crate::mount`]
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bitflags::bitflags;
 use sentry_host::waiting::LongRwLock;
@@ -26,6 +26,7 @@ use crate::device::{DeviceRegistry, FifoOpener};
 use crate::inode::Timestamp;
 use crate::mount::{FileSystem, MountFlags, MountTable};
 use crate::notify::Notifier;
+use crate::opens::LeaseBreaker;
 use crate::path::VfsPath;
 use crate::text::Texts;
 use crate::tmpfs::{Tmpfs, TmpfsOptions};
@@ -154,6 +155,7 @@ pub struct Vfs {
     budget: Arc<Budget>,
     pub(crate) notifier: Arc<Notifier>,
     pub(crate) texts: Arc<Texts>,
+    pub(crate) leases: OnceLock<Arc<dyn LeaseBreaker>>,
 }
 
 impl Vfs {
@@ -178,6 +180,7 @@ impl Vfs {
             budget,
             notifier: Arc::default(),
             texts: Arc::default(),
+            leases: OnceLock::new(),
         };
         crate::devtmpfs::register(&vfs.devices);
         let mount = vfs.add_namespace(root, flags);

@@ -164,8 +164,10 @@ fn requests() -> Vec<Vec<u8>> {
         Request::SetAttributes { node, set },
         Request::Reopen,
         Request::Hold { node },
-        Request::Notifications,
+        Request::Notifications { reports: true },
         Request::Watch { node },
+        Request::Report { node, names_only: true },
+        Request::EndReport { watch: 3 },
         Request::Forget {
             nodes: vec![(node, 1), (parent, u32::MAX)],
         },
@@ -237,10 +239,10 @@ fn replies() -> Vec<Vec<u8>> {
         Opcode::ReadLink | Opcode::GetXattr | Opcode::ListXattr => vec![Reply::Bytes(b"user.a\0".to_vec())],
         Opcode::FsTotals => vec![Reply::FsTotals(FsTotals::default())],
         Opcode::Create | Opcode::MakeDirectory | Opcode::Symlink => vec![Reply::Created(file(), true)],
-        Opcode::Unlink | Opcode::Rename | Opcode::Hold => vec![Reply::Done],
+        Opcode::Unlink | Opcode::Rename | Opcode::Hold | Opcode::EndReport => vec![Reply::Done],
         Opcode::Reopen => vec![Reply::Reopened],
         Opcode::Notifications => vec![Reply::Notifications],
-        Opcode::Watch => vec![Reply::Watched(1)],
+        Opcode::Watch | Opcode::Report => vec![Reply::Watched(1)],
         Opcode::Forget => vec![],
     };
     let mut all = Vec::new();

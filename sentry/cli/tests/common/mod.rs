@@ -1,6 +1,8 @@
 //! What the tests of the command share: running it, as several users and on hosts that allow less.
 #![allow(dead_code)]
 
+pub mod perl;
+
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};

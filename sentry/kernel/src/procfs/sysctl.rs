@@ -25,7 +25,6 @@ const FIXED: &[(&str, &str, &str)] = &[
     ("fs", "file-max", "9223372036854775807"),
     ("fs", "file-nr", "0\t0\t9223372036854775807"),
     ("fs", "inode-nr", "0\t0"),
-    ("fs", "lease-break-time", "45"),
     ("fs", "mount-max", "100000"),
     ("fs", "nr_open", "1048576"),
     ("fs", "overflowgid", "65534"),
@@ -188,6 +187,7 @@ pub(super) fn directory(proc: &Arc<Proc>) -> Arc<dyn Inode> {
     {
         inotify.add(name, inotify_limit(proc, index));
     }
+    find(proc, &mut dirs, "fs").add("lease-break-time", lease_break_time(proc));
     let random = find(proc, &mut dirs, "kernel/random");
     let boot_id = uuid().unwrap_or_default();
     random.add("boot_id", proc.fs.text(boot_id));
@@ -260,6 +260,24 @@ fn inotify_limit(proc: &Arc<Proc>, index: usize) -> Arc<dyn Inode> {
             return Err(Errno::EINVAL);
         }
         limit(&writer.kernel()?.inotify, index).store(value.min(highest), Ordering::Relaxed);
+        Ok(data.len())
+    };
+    proc.fs.file(0o644, ReadWrite { read, write })
+}
+
+/// How long holders of leases have to give them up, in seconds.
+fn lease_break_time(proc: &Arc<Proc>) -> Arc<dyn Inode> {
+    let (reader, writer) = (proc.clone(), proc.clone());
+    let read = move || {
+        let seconds = reader.kernel()?.leases.break_time.load(Ordering::Relaxed);
+        Ok(format!("{seconds}\n").into_bytes())
+    };
+    let write = move |data: &[u8], _offset: u64| {
+        let seconds: u32 = super::parse_write(data)?;
+        if seconds > i32::MAX as u32 {
+            return Err(Errno::EINVAL);
+        }
+        writer.kernel()?.leases.break_time.store(seconds, Ordering::Relaxed);
         Ok(data.len())
     };
     proc.fs.file(0o644, ReadWrite { read, write })

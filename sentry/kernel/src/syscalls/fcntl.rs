@@ -92,8 +92,13 @@ fn other(thread: &Arc<Thread>, file: &Arc<File>, fd: Fd, command: i32, argument:
             }
             file.ops().add_seals(argument as u32).map(|()| 0)
         }
-        libc::F_GETLEASE => Ok(libc::F_UNLCK.into()),
-        libc::F_SETLEASE if argument as i32 == libc::F_UNLCK => Err(Errno::EAGAIN),
+        libc::F_GETLEASE => Ok(thread.kernel().leases.get(file).into()),
+        libc::F_SETLEASE => {
+            if thread.kernel().leases.set(&thread.cred(), file, fd, argument as i32)? {
+                own_unless_owned(thread, file);
+            }
+            Ok(0)
+        }
         libc::F_GETOWN => match owner_of(thread, file) {
             (FileOwner::Group, id) => Ok(-i64::from(id)),
             (_, id) => Ok(id.into()),

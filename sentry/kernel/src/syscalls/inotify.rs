@@ -73,10 +73,14 @@ fn inotify_add_watch(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         excl_unlink: has(libc::IN_EXCL_UNLINK),
         existing,
     };
-    inotify.watch(&path, request).map(i64::from)
+    let watch = inotify.watch(&path, request);
+    thread.kernel().follow_reports();
+    watch.map(i64::from)
 }
 
 fn inotify_rm_watch(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
     let file = file(thread, int(args, 0))?;
-    Inotify::of(&file)?.unwatch(int(args, 1)).map(|()| 0)
+    Inotify::of(&file)?.unwatch(int(args, 1))?;
+    thread.kernel().vfs().notifier().end_unwanted_reports();
+    Ok(0)
 }

@@ -6,11 +6,13 @@ use sentry_abi::Errno;
 use sentry_abi::fs::OpenHow;
 use sentry_platform::SyscallArgs;
 use sentry_vfs::file::File;
+use sentry_vfs::inode::Inode;
 use sentry_vfs::ops::Resolve;
 use sentry_vfs::wait::PollEvents;
 
 use super::args::{Start, install, int, uint};
 use super::{Row, Sys, SysResult, call};
+use crate::leases;
 use crate::pipe::PipeEnd;
 use crate::task::{Resource, Thread, block_on};
 use crate::user::{UserPtr, UserSlice, read_cstr, read_path};
@@ -134,17 +136,60 @@ fn open_checked(
         Start::new(thread, dirfd, path)?
     };
     thread.files().check_room(thread.limit(Resource::NOFILE).current)?;
-    let context = thread.context();
-    let file = thread
-        .kernel()
-        .vfs()
-        .open(&context.caller(), start.at(), path, flags, mode, resolve)?;
+    let opening = Opening {
+        start,
+        flags,
+        mode,
+        resolve,
+    };
     let cloexec = flags & libc::O_CLOEXEC != 0;
-    if needs_peer(&file) {
-        return Ok(wait_for_peer(thread.clone(), file, cloexec));
+    match opening.open(thread, path) {
+        Ok(file) if needs_peer(&file) => Ok(wait_for_peer(thread.clone(), file, cloexec)),
+        Ok(file) => opening.install(thread, file).map(|fd| Sys::Done(Ok(fd))),
+        Err(Errno::EJUKEBOX) => Ok(opening.wait_for_leases(thread.clone(), path.to_vec(), leases::refused())),
+        Err(errno) => Err(errno),
     }
-    crate::tty::job::opened(thread, &file, flags);
-    install(thread, file, cloexec).map(|fd| Sys::Done(Ok(fd)))
+}
+
+/// What is to be opened, and how.
+struct Opening {
+    start: Start,
+    flags: i32,
+    mode: u32,
+    resolve: Resolve,
+}
+
+impl Opening {
+    fn open(&self, thread: &Arc<Thread>, path: &[u8]) -> Result<Arc<File>, Errno> {
+        let (context, vfs) = (thread.context(), thread.kernel().vfs());
+        let caller = context.caller();
+        vfs.open(&caller, self.start.at(), path, self.flags, self.mode, self.resolve)
+    }
+
+    fn install(&self, thread: &Arc<Thread>, file: Arc<File>) -> SysResult {
+        crate::tty::job::opened(thread, &file, self.flags);
+        install(thread, file, self.flags & libc::O_CLOEXEC != 0)
+    }
+
+    /// The open(2) of a file with a lease waits for its holder.
+    fn wait_for_leases(
+        self,
+        thread: Arc<Thread>,
+        path: Vec<u8>,
+        mut refused: Option<(Arc<dyn Inode>, bool)>,
+    ) -> Sys {
+        Sys::wait(async move {
+            loop {
+                let _free = leases::wait(&thread, refused.take()).await?;
+                match self.open(&thread, &path) {
+                    // Another lease, on another file that has this name now.
+                    Err(Errno::EJUKEBOX) => refused = leases::refused(),
+                    Ok(file) => return self.install(&thread, file),
+                    Err(errno) => return Err(errno),
+                }
+            }
+        })
+    }
 }
 
 /// True for a FIFO whose other end is not open yet, opened without `O_NONBLOCK`.

@@ -11,6 +11,7 @@ use super::{Row, Sys, SysResult, call};
 use crate::epoll::Epoll;
 use crate::eventfd::EventFd;
 use crate::inotify::Inotify;
+use crate::leases;
 use crate::io::{self, Buffers, Position, RWF_KNOWN};
 use crate::signalfd::SignalFd;
 use crate::task::{Resource, Thread};
@@ -295,7 +296,7 @@ fn length(thread: &Arc<Thread>, raw: u64) -> Result<u64, Errno> {
     Ok(len)
 }
 
-fn truncate(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
+fn truncate(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
     let len = count(args.args[1])?;
     let name = crate::user::read_path(thread, args.args[0])?;
     let (context, vfs) = (thread.context(), thread.kernel().vfs());
@@ -307,7 +308,22 @@ fn truncate(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {
         sentry_vfs::ops::Lookup::empty(),
     )?;
     length(thread, len)?;
-    vfs.truncate(&caller, &path, len).map(|()| 0)
+    match vfs.truncate(&caller, &path, len) {
+        Err(Errno::EJUKEBOX) => {}
+        result => return Ok(Sys::Done(result.map(|()| 0))),
+    }
+    // Somebody has a lease on it.
+    let (thread, mut refused) = (thread.clone(), leases::refused());
+    Ok(Sys::wait(async move {
+        loop {
+            let _free = leases::wait(&thread, refused.take()).await?;
+            let context = thread.context();
+            match thread.kernel().vfs().truncate(&context.caller(), &path, len) {
+                Err(Errno::EJUKEBOX) => refused = leases::refused(),
+                result => return result.map(|()| 0),
+            }
+        }
+    }))
 }
 
 fn ftruncate(thread: &Arc<Thread>, args: &SyscallArgs) -> SysResult {

@@ -11,6 +11,7 @@ use super::Thread;
 use super::exit::leave_guest_to;
 use super::image::{Loaded, Request, load};
 use crate::events::{self, Event};
+use crate::leases;
 use crate::signal::{AltStack, Signal};
 use crate::syscalls::SysResult;
 use crate::time::cpu;
@@ -23,7 +24,14 @@ pub(crate) async fn exec(thread: Arc<Thread>, request: Request) -> SysResult {
         .events
         .get()
         .map(|_| (request.execfn.clone(), request.argv.clone()));
-    let loaded = load(&kernel, &thread.context(), &limits, request).await?;
+    // Who has a lease to write the program has to give it up first.
+    let again = kernel.leases.any().then(|| request.clone());
+    let mut loaded = load(&kernel, &thread.context(), &limits, request).await;
+    while let (Err(Errno::EJUKEBOX), Some(again)) = (&loaded, &again) {
+        let _free = leases::wait(&thread, leases::refused()).await?;
+        loaded = load(&kernel, &thread.context(), &limits, again.clone()).await;
+    }
+    let loaded = loaded.map_err(|errno| if errno == Errno::EJUKEBOX { Errno::EAGAIN } else { errno })?;
     if let Err(errno) = end_other_threads(&thread).await {
         loaded.guest.exit();
         return Err(errno);

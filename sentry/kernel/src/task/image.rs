@@ -19,6 +19,7 @@ use crate::mm::MemoryMap;
 use crate::vdso::Vdso;
 
 /// What to execute.
+#[derive(Clone)]
 pub(crate) struct Request {
     /// Where a relative path starts, if not at the working directory.
     pub dir: Option<Arc<File>>,

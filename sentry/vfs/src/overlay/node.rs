@@ -14,6 +14,7 @@ use super::{LowerKey, Shared};
 use crate::dir::OpenDirectory;
 use crate::file::{DirEntry, FileOps};
 use crate::inode::{Attributes, FsStatistics, Inode, NewInode, Permissions, SetAttributes};
+use crate::opens::Opens;
 use crate::pseudo::entry_kind;
 use crate::tmpfs;
 
@@ -40,6 +41,7 @@ pub(super) struct Node {
     pub(super) directory: Mutex<Directory, rank::OverlayDirectory>,
     /// Where it was found in the lower tree, if changes are tracked. A leaf in the lock order.
     found_in: Mutex<Vec<Found>, rank::OverlayFound>,
+    opens: Opens,
 }
 
 /// How a directory differs from its lower one.
@@ -94,6 +96,7 @@ impl Node {
             linked: AtomicBool::new(false),
             directory: Mutex::default(),
             found_in: Mutex::default(),
+            opens: Opens::default(),
         })
     }
 
@@ -302,6 +305,10 @@ impl Node {
 }
 
 impl Inode for Node {
+    fn opens(&self) -> Option<&Opens> {
+        Some(&self.opens)
+    }
+
     fn attributes(&self) -> Result<Attributes, Errno> {
         let mut attributes = self.current().attributes()?;
         attributes.dev = self.shared.store.dev;

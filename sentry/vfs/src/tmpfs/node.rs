@@ -14,6 +14,7 @@ use super::store::{PAGE, Store};
 use crate::dir::OpenDirectory;
 use crate::file::{DirEntry, FileOps};
 use crate::inode::{Attributes, FsStatistics, Inode, NewInode, Permissions, SetAttributes, Timestamp};
+use crate::opens::Opens;
 use crate::pseudo::entry_kind;
 
 /// Bytes of extended attributes, names included, that one file may have.
@@ -35,6 +36,7 @@ pub(crate) struct Node {
     /// Pages charged for extended attributes and for a long link text.
     extra_pages: AtomicU64,
     pub(super) content: Content,
+    opens: Opens,
 }
 
 pub(crate) struct Meta {
@@ -108,6 +110,7 @@ impl Node {
             }),
             xattrs: Mutex::default(),
             extra_pages: AtomicU64::new(0),
+            opens: Opens::default(),
             content,
         })
     }
@@ -260,6 +263,10 @@ impl Node {
 }
 
 impl Inode for Node {
+    fn opens(&self) -> Option<&Opens> {
+        Some(&self.opens)
+    }
+
     fn attributes(&self) -> Result<Attributes, Errno> {
         let (size, blocks) = match &self.content {
             Content::File(file) => {
