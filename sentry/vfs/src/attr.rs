@@ -142,7 +142,11 @@ impl Vfs {
         permission::check(caller.cred, permissions, Access::WRITE)?;
         let _text = self.texts.write(inode)?;
         let _opened = self.break_leases(inode, true, false)?;
-        self.change(inode, path, &resized(caller, permissions, len))
+        let set = SetAttributes {
+            only_if_resized: true,
+            ..resized(caller, permissions, len)
+        };
+        self.change(inode, path, &set)
     }
 
     /// ftruncate(2): `EINVAL` unless open for writing and a regular file.

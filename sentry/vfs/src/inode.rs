@@ -95,7 +95,9 @@ pub struct SetAttributes {
     pub size: Option<u64>,
     pub atime: Option<Timestamp>,
     pub mtime: Option<Timestamp>,
-    // `ctime` always becomes the present time.
+    /// With a size: the size that the file has already changes no times (truncate(2), but not ftruncate(2)).
+    pub only_if_resized: bool,
+    // `ctime` always becomes the present time, but for that.
 }
 
 /// What a new inode gets.

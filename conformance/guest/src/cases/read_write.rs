@@ -4,7 +4,7 @@ use crate::sys::*;
 use crate::{cases, check, eq, err, ok, sys};
 
 cases!("read_write": offsets, positional, vectors, vector_errors, bad_buffers, straddling_buffers, zero_length, seek,
-    seek_data_and_hole, sparse, truncate_calls, size_limit, big_transfer, sendfile_calls, copy_range, splice_and_tee,
+    seek_data_and_hole, sparse, truncate_calls, truncate_to_the_same_size, size_limit, big_transfer, sendfile_calls, copy_range, splice_and_tee,
     allocate, preadv2_flags, sync_calls, advise, append_from_two, shared_offset_threads, read_at_the_end, dev_null_vectors, devices_have_no_position,
     write_extends, write_own_mapping);
 
@@ -182,6 +182,27 @@ fn truncate_calls() {
     let (r, _) = pipe();
     err!(sys!(libc::SYS_ftruncate, r, 0), libc::EINVAL);
     err!(sys!(libc::SYS_ftruncate, 999, 0), libc::EBADF);
+}
+
+fn truncate_to_the_same_size() {
+    // On tmpfs; ext4 sets the times.
+    let path = format!("/dev/shm/truncated-{}", getpid());
+    let fd = new_file(&path, b"0123456789");
+    let times = |to: [i64; 4]| ok!(sys!(libc::SYS_utimensat, fd, 0, to.as_ptr(), 0));
+    times([1, 2, 3, 4]);
+    let before = fstat(fd);
+    sleep_ms(20);
+    ok!(sys!(libc::SYS_truncate, c(&path).as_ptr(), 10));
+    let after = fstat(fd);
+    eq!((after.st_mtime, after.st_mtime_nsec), (3, 4));
+    eq!((after.st_ctime, after.st_ctime_nsec), (before.st_ctime, before.st_ctime_nsec));
+    // By a descriptor it does.
+    ok!(sys!(libc::SYS_ftruncate, fd, 10));
+    check!(fstat(fd).st_mtime > 3);
+    times([1, 2, 3, 4]);
+    ok!(sys!(libc::SYS_truncate, c(&path).as_ptr(), 9));
+    check!(fstat(fd).st_mtime > 3);
+    unlink(&path);
 }
 
 fn size_limit() {

@@ -306,14 +306,22 @@ impl Inode for Node {
     }
 
     fn set_attributes(&self, set: &SetAttributes) -> Result<(), Errno> {
-        if let Some(size) = set.size {
-            self.resize(size)?;
-        }
+        let resized = match set.size {
+            Some(size) if set.only_if_resized && self.attributes()?.size == size => false,
+            Some(size) => {
+                self.resize(size)?;
+                true
+            }
+            None => true,
+        };
         let now = Timestamp::now();
         let mut meta = self.meta.lock();
         meta.mode = set.mode.map_or(meta.mode, |mode| mode & 0o7777);
         meta.uid = set.uid.unwrap_or(meta.uid);
         meta.gid = set.gid.unwrap_or(meta.gid);
+        if !resized {
+            return Ok(());
+        }
         if set.size.is_some() {
             meta.mtime = now;
         }
