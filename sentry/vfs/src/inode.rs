@@ -95,7 +95,8 @@ pub struct SetAttributes {
     pub size: Option<u64>,
     pub atime: Option<Timestamp>,
     pub mtime: Option<Timestamp>,
-    /// With a size: the size that the file has already changes no times (truncate(2), but not ftruncate(2)).
+    /// With a size: the size that a file without content has already changes no times (truncate(2), but not
+    /// ftruncate(2)).
     pub only_if_resized: bool,
     // `ctime` always becomes the present time, but for that.
 }

@@ -187,21 +187,35 @@ fn truncate_calls() {
 fn truncate_to_the_same_size() {
     // On tmpfs; ext4 sets the times.
     let path = format!("/dev/shm/truncated-{}", getpid());
-    let fd = new_file(&path, b"0123456789");
-    let times = |to: [i64; 4]| ok!(sys!(libc::SYS_utimensat, fd, 0, to.as_ptr(), 0));
-    times([1, 2, 3, 4]);
-    let before = fstat(fd);
-    sleep_ms(20);
-    ok!(sys!(libc::SYS_truncate, c(&path).as_ptr(), 10));
-    let after = fstat(fd);
-    eq!((after.st_mtime, after.st_mtime_nsec), (3, 4));
-    eq!((after.st_ctime, after.st_ctime_nsec), (before.st_ctime, before.st_ctime_nsec));
-    // By a descriptor it does.
-    ok!(sys!(libc::SYS_ftruncate, fd, 10));
-    check!(fstat(fd).st_mtime > 3);
-    times([1, 2, 3, 4]);
-    ok!(sys!(libc::SYS_truncate, c(&path).as_ptr(), 9));
-    check!(fstat(fd).st_mtime > 3);
+    let fd = new_file(&path, b"");
+    let (times, name) = ([1i64, 2, 3, 4], c(&path));
+    let set = || ok!(sys!(libc::SYS_utimensat, fd, 0, times.as_ptr(), 0));
+    let kept = || fstat(fd).st_mtime == 3;
+    // Without content it changes nothing; by a descriptor, or with content, it does.
+    for (size, content, by_path, keeps) in [
+        (0, false, true, true),
+        (0, false, false, false),
+        (9, false, true, false),
+        (9, false, true, true),
+        (9, true, true, false),
+        (5, true, true, false),
+    ] {
+        if content {
+            write(fd, b"x");
+        }
+        set();
+        let before = fstat(fd);
+        sleep_ms(20);
+        if by_path {
+            ok!(sys!(libc::SYS_truncate, name.as_ptr(), size));
+        } else {
+            ok!(sys!(libc::SYS_ftruncate, fd, size));
+        }
+        let after = fstat(fd);
+        eq!((size, content, by_path, kept()), (size, content, by_path, keeps));
+        let same_change = (after.st_ctime, after.st_ctime_nsec) == (before.st_ctime, before.st_ctime_nsec);
+        eq!(same_change, keeps);
+    }
     unlink(&path);
 }
 

@@ -238,6 +238,12 @@ impl Node {
         self.meta.lock().seals & seal as u32 != 0
     }
 
+    /// True if there is nothing to cut off or add.
+    fn is_untouched_by(&self, size: u64) -> Result<bool, Errno> {
+        let data = self.file()?.data.read();
+        Ok(data.size() == size && data.blocks() == 0)
+    }
+
     fn resize(&self, size: u64) -> Result<(), Errno> {
         let mut data = self.file()?.data.write();
         let seal = if size > data.size() {
@@ -307,7 +313,7 @@ impl Inode for Node {
 
     fn set_attributes(&self, set: &SetAttributes) -> Result<(), Errno> {
         let resized = match set.size {
-            Some(size) if set.only_if_resized && self.attributes()?.size == size => false,
+            Some(size) if set.only_if_resized && self.is_untouched_by(size)? => false,
             Some(size) => {
                 self.resize(size)?;
                 true
