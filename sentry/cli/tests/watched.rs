@@ -5,7 +5,7 @@ mod common;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::perl::{Guest, with_guests_in};
 use nix::sys::signal::{Signal, kill};
@@ -30,12 +30,24 @@ fn watch(guest: &mut Guest, path: &str, mask: u32, number: i32) {
     assert_eq!(guest.ask(&format!("watch('{path}', {mask})")), number.to_string());
 }
 
+/// What a guest is told, as long as it is a part of what is wanted. The last close of a file can be the gofer's: it holds
+/// the descriptor until the message that brings it is on its way, which may be after the guest's own close.
+fn told(guest: &mut Guest, wanted: &str) -> String {
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut all = guest.ask("told()");
+    while all != wanted && wanted.starts_with(&all) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+        all += &guest.ask("told()");
+    }
+    all
+}
+
 /// What a guest is told is what a process of the host is told that watches the same, `here` and `there` being the names
 /// of the directory.
 fn compare(guest: &mut Guest, host: &mut Guest, step: &str) {
-    let (told, wanted) = (guest.ask("told()"), host.ask("told()"));
+    let wanted = host.ask("told()");
     assert!(!wanted.is_empty(), "{step}");
-    assert_eq!(told, wanted, "{step}");
+    assert_eq!(told(guest, &wanted), wanted, "{step}");
 }
 
 #[test]
@@ -98,17 +110,18 @@ fn the_end_of_a_file() {
         watch(&mut guest, "/shared/two", ALL, 2);
         // One that nobody has open, one that a guest has.
         fs::remove_file(dir.join("one")).expect("remove");
-        assert_eq!(guest.ask("told()"), " 1:4 1:400 1:8000");
+        assert_eq!(told(&mut guest, " 1:4 1:400 1:8000"), " 1:4 1:400 1:8000");
         assert_eq!(guest.ask("open($g, '<', '/shared/two') ? 1 : 0"), "1");
         fs::remove_file(dir.join("two")).expect("remove");
-        assert_eq!(guest.ask("told()"), " 2:4");
-        assert_eq!(guest.ask("close($g); told()"), " 2:400 2:8000");
+        assert_eq!(told(&mut guest, " 2:4"), " 2:4");
+        assert_eq!(guest.ask("close($g) ? 1 : 0"), "1");
+        assert_eq!(told(&mut guest, " 2:400 2:8000"), " 2:400 2:8000");
         // A new file is another one, which is not watched.
         fs::write(dir.join("one"), "").expect("write");
         assert_eq!(guest.ask("told()"), "");
         watch(&mut guest, "/shared/one", ALL, 3);
         assert_eq!(guest.ask("unlink('/shared/one')"), "1");
-        assert_eq!(guest.ask("told()"), " 3:4 3:400 3:8000");
+        assert_eq!(told(&mut guest, " 3:4 3:400 3:8000"), " 3:4 3:400 3:8000");
         guest.end();
     });
 }
@@ -162,14 +175,14 @@ fn guests_are_told_once_what_they_do() {
             "written('ROOT/new', 'text')",
             "written('ROOT/new', 'again')",
             "content('ROOT/new')",
-            "chmod(0600, 'ROOT/new', 'ROOT/file')",
+            "chmod(0600, 'ROOT/new')",
             "rename('ROOT/new', 'ROOT/sub/moved')",
             "rename('ROOT/sub/moved', 'ROOT/back')",
             "link('ROOT/file', 'ROOT/sub/name')",
             "written('ROOT/file', 'by the other name')",
             "unlink('ROOT/sub/name')",
             "truncate('ROOT/file', 8192)",
-            "utime(100, 200, 'ROOT/file')",
+            "utime(100, 200, 'ROOT/back')",
             "mkdir('ROOT/d') + rmdir('ROOT/d')",
             "symlink('to', 'ROOT/link')",
             "rename('ROOT/link', 'ROOT/back')",
@@ -203,7 +216,17 @@ fn lost_events_are_told() {
         sentries
             .iter()
             .for_each(|pid| kill(*pid, Signal::SIGSTOP).expect("stop"));
-        for _ in 0..=limit / 2 {
+        let stopped = |pid: &nix::unistd::Pid| {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("tasks").flatten();
+            let stats = tasks.map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
+            stats
+                .into_iter()
+                .all(|stat| stat.contains(") T ") || stat.contains(") t "))
+        };
+        while !sentries.iter().all(stopped) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..=limit {
             file.set_len(1).expect("truncate");
             file.set_permissions(Permissions::from_mode(0o666)).expect("chmod");
         }
