@@ -216,10 +216,10 @@ pub fn shows(fd: i32, expected: &[u8]) {
     eq!(all, expected);
 }
 
-/// poll(2) of one descriptor: what it is ready for.
+/// poll(2) of one descriptor: what it is ready for. A typed signal may come meanwhile.
 pub fn ready(fd: i32, events: i16, millis: i32) -> i16 {
     let mut entry = libc::pollfd { fd, events, revents: 0 };
-    ok!(sys!(libc::SYS_poll, &mut entry as *mut _, 1, millis));
+    while sys!(libc::SYS_poll, &mut entry as *mut _, 1, millis) == -i64::from(libc::EINTR) {}
     entry.revents
 }
 
