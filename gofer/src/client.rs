@@ -125,10 +125,19 @@ impl Client {
         if !self.alive() {
             return Err(Errno::EIO);
         }
+        self.call_on(&mut connection, request, fd)
+    }
+
+    fn call_on(
+        &self,
+        connection: &mut Connection,
+        request: &Request<'_>,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, Option<OwnedFd>), Errno> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let many = self.forgotten.lock().len() >= MAX_FORGET / 4;
         if many {
-            self.send_forgotten(&mut connection);
+            self.send_forgotten(connection);
         }
         let answer = connection.exchange(request, fd);
         if !connection.unwanted.is_empty() {
@@ -513,6 +522,18 @@ impl Client {
     /// The inotify descriptor with the reports, once there are any.
     pub fn reports(&self) -> Option<BorrowedFd<'_>> {
         self.reports.get().map(OwnedFd::as_fd)
+    }
+
+    /// To be called before the last close of a file of this node that was open for writing, where closing it is told to
+    /// guests: after an answer, the gofer holds no descriptor that it has sent, so that the close here is the
+    /// last. It does not wait for others who use the connection: then the gofer's close may be later.
+    pub fn settle(&self, node: NodeId) {
+        if self.reports().is_none() || !self.alive() {
+            return;
+        }
+        if let Some(mut connection) = self.connection.try_lock() {
+            let _ = self.call_on(&mut connection, &Request::GetAttributes { node }, None);
+        }
     }
 
     /// Gives a node back, `count` times. It is sent with a later request.

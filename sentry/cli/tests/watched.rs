@@ -30,8 +30,7 @@ fn watch(guest: &mut Guest, path: &str, mask: u32, number: i32) {
     assert_eq!(guest.ask(&format!("watch('{path}', {mask})")), number.to_string());
 }
 
-/// What a guest is told, as long as it is a part of what is wanted. The last close of a file can be the gofer's: it holds
-/// the descriptor until the message that brings it is on its way, which may be after the guest's own close.
+/// What a guest is told, as long as it is a part of what is wanted.
 fn told(guest: &mut Guest, wanted: &str) -> String {
     let end = Instant::now() + Duration::from_secs(5);
     let mut all = guest.ask("told()");

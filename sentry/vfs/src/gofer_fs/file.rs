@@ -51,6 +51,14 @@ impl GoferFile {
     }
 }
 
+impl Drop for GoferFile {
+    fn drop(&mut self) {
+        if self.access.writes() && Arc::strong_count(&self.fd) == 1 {
+            self.inode.settle();
+        }
+    }
+}
+
 impl FileOps for GoferFile {
     fn read(&self, _file: &File, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
         stdio::pread(self.fd.as_fd(), buf, offset)
