@@ -1,8 +1,8 @@
 //! Leases on files (fcntl(2), `F_SETLEASE`): who opens or truncates a file waits until the holder has given it up.
 //!
 //! A lease belongs to an open file description. The VFS asks here ([`LeaseBreaker`]) before an open or a truncation
-//! counts, and answers [`Errno::EJUKEBOX`] if somebody must give way first; what makes the call waits with
-//! [`wait`] and tries again.
+//! counts, and answers [`Errno::EJUKEBOX`] if somebody must give way first; what makes the call waits and tries again
+//! with [`retry`].
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -267,7 +267,7 @@ impl ReleaseWatcher for LeaseTable {
 
 thread_local! {
     /// What this host thread was refused last, and whether for writing.
-    static REFUSED: RefCell<Option<(Arc<dyn Inode>, bool)>> = const { RefCell::new(None) };
+    static REFUSED: RefCell<Refused> = const { RefCell::new(None) };
 }
 
 /// Asked by the VFS.
@@ -288,15 +288,34 @@ impl LeaseBreaker for Breaker {
     }
 }
 
-/// What a call of the VFS has just answered [`Errno::EJUKEBOX`] for.
+/// The file that a call of the VFS has just answered [`Errno::EJUKEBOX`] for, and whether it was to be written.
+pub type Refused = Option<(Arc<dyn Inode>, bool)>;
+
+/// What that was on this host thread: to be asked for at once.
 #[must_use]
-pub fn refused() -> Option<(Arc<dyn Inode>, bool)> {
+pub fn refused() -> Refused {
     REFUSED.take()
+}
+
+/// Waits for the leases that refused a call of the VFS, and makes it again, until it answers something else.
+pub async fn retry<T>(
+    thread: &Arc<Thread>,
+    mut refused: Refused,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    loop {
+        let _free = wait(thread, refused).await?;
+        match call() {
+            // Another lease, perhaps on another file that has the name now.
+            Err(Errno::EJUKEBOX) => refused = self::refused(),
+            result => return result,
+        }
+    }
 }
 
 /// Waits until a file's leases allow to open it (or with `write`, to write it). As long as the answer is held, no new
 /// lease is in the way. `ERESTARTSYS` for a signal.
-pub async fn wait(thread: &Arc<Thread>, refused: Option<(Arc<dyn Inode>, bool)>) -> Result<Opened, Errno> {
+pub async fn wait(thread: &Arc<Thread>, refused: Refused) -> Result<Option<Opened>, Errno> {
     let (inode, write) = refused.ok_or(Errno::EIO)?;
     let table = thread.kernel().leases.clone();
     let opened = Opened::new(&inode, write);

@@ -321,7 +321,7 @@ impl File {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let mode = flags as i32 & (libc::O_PATH | libc::O_ACCMODE);
         let inode = path.inode().filter(|_| mode & libc::O_PATH == 0);
-        let opened = inode.map(|inode| Opened::new(inode, mode != libc::O_RDONLY));
+        let opened = inode.and_then(|inode| Opened::new(inode, mode != libc::O_RDONLY));
         Arc::new(File {
             ops,
             path,

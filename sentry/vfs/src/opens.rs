@@ -50,27 +50,21 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens a file for reading, or with `write` for writing.
-    pub fn new(inode: &Arc<dyn Inode>, write: bool) -> Opened {
-        // In all other files there is nothing to count.
-        let opened = Opened {
+    /// Opens a file for reading, or with `write` for writing. `None` where no leases can be had: nobody asks there.
+    pub fn new(inode: &Arc<dyn Inode>, write: bool) -> Option<Opened> {
+        inode.opens()?.of(write).fetch_add(1, Ordering::SeqCst);
+        Some(Opened {
             inode: inode.clone(),
             write,
-        };
-        opened.change(|count| count.fetch_add(1, Ordering::SeqCst));
-        opened
-    }
-
-    fn change(&self, change: impl FnOnce(&AtomicU32) -> u32) {
-        if let Some(opens) = self.inode.opens() {
-            change(opens.of(self.write));
-        }
+        })
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        self.change(|count| count.fetch_sub(1, Ordering::SeqCst));
+        if let Some(opens) = self.inode.opens() {
+            opens.of(self.write).fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 
@@ -103,6 +97,6 @@ impl Vfs {
         {
             breaker.breaks(inode, write, nonblocking)?;
         }
-        Ok(Some(opened))
+        Ok(opened)
     }
 }

@@ -6,7 +6,6 @@ use sentry_abi::Errno;
 use sentry_abi::fs::OpenHow;
 use sentry_platform::SyscallArgs;
 use sentry_vfs::file::File;
-use sentry_vfs::inode::Inode;
 use sentry_vfs::ops::Resolve;
 use sentry_vfs::wait::PollEvents;
 
@@ -146,7 +145,13 @@ fn open_checked(
     match opening.open(thread, path) {
         Ok(file) if needs_peer(&file) => Ok(wait_for_peer(thread.clone(), file, cloexec)),
         Ok(file) => opening.install(thread, file).map(|fd| Sys::Done(Ok(fd))),
-        Err(Errno::EJUKEBOX) => Ok(opening.wait_for_leases(thread.clone(), path.to_vec(), leases::refused())),
+        Err(Errno::EJUKEBOX) => {
+            let (thread, path, refused) = (thread.clone(), path.to_vec(), leases::refused());
+            Ok(Sys::wait(async move {
+                let file = leases::retry(&thread, refused, || opening.open(&thread, &path)).await?;
+                opening.install(&thread, file)
+            }))
+        }
         Err(errno) => Err(errno),
     }
 }
@@ -169,26 +174,6 @@ impl Opening {
     fn install(&self, thread: &Arc<Thread>, file: Arc<File>) -> SysResult {
         crate::tty::job::opened(thread, &file, self.flags);
         install(thread, file, self.flags & libc::O_CLOEXEC != 0)
-    }
-
-    /// The open(2) of a file with a lease waits for its holder.
-    fn wait_for_leases(
-        self,
-        thread: Arc<Thread>,
-        path: Vec<u8>,
-        mut refused: Option<(Arc<dyn Inode>, bool)>,
-    ) -> Sys {
-        Sys::wait(async move {
-            loop {
-                let _free = leases::wait(&thread, refused.take()).await?;
-                match self.open(&thread, &path) {
-                    // Another lease, on another file that has this name now.
-                    Err(Errno::EJUKEBOX) => refused = leases::refused(),
-                    Ok(file) => return self.install(&thread, file),
-                    Err(errno) => return Err(errno),
-                }
-            }
-        })
     }
 }
 

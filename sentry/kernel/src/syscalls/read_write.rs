@@ -313,16 +313,13 @@ fn truncate(thread: &Arc<Thread>, args: &SyscallArgs) -> Result<Sys, Errno> {
         result => return Ok(Sys::Done(result.map(|()| 0))),
     }
     // Somebody has a lease on it.
-    let (thread, mut refused) = (thread.clone(), leases::refused());
+    let (thread, refused) = (thread.clone(), leases::refused());
     Ok(Sys::wait(async move {
-        loop {
-            let _free = leases::wait(&thread, refused.take()).await?;
+        let again = || {
             let context = thread.context();
-            match thread.kernel().vfs().truncate(&context.caller(), &path, len) {
-                Err(Errno::EJUKEBOX) => refused = leases::refused(),
-                result => return result.map(|()| 0),
-            }
-        }
+            thread.kernel().vfs().truncate(&context.caller(), &path, len)
+        };
+        leases::retry(&thread, refused, again).await.map(|()| 0)
     }))
 }
 

@@ -13,21 +13,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use sentry_host::inotify;
 use sentry_host::waiting::LongMutex;
 use sentry_lock::{Mutex, rank};
 
 use super::{Events, Mark, Notifier, Sink};
 use crate::path::VfsPath;
 
-/// What a reported mark hears of by reports only.
-const REPORTED: Events = Events::MODIFY
-    .union(Events::ATTRIB)
-    .union(Events::CLOSE_WRITE)
-    .union(Events::MOVED_FROM)
-    .union(Events::MOVED_TO)
-    .union(Events::CREATE)
-    .union(Events::DELETE)
-    .union(Events::MOVE_SELF);
+/// What a reported mark hears of by reports only: all that the host is asked for, but the end of the file.
+const REPORTED: Events = Events::from_bits_truncate(inotify::REPORTS).difference(Events::DELETE_SELF);
 /// Renames whose second half may still come.
 const MAX_COOKIES: usize = 64;
 
