@@ -118,7 +118,7 @@ impl Plan {
             start: self.vdso,
             end: self.vdso.wrapping_add(vdso::IMAGE_LEN),
         };
-        let parts = [self.stack, vdso];
+        let parts = [self.stack, vdso, self.brk];
         for (segment, range) in self.segments.iter().zip(&segments) {
             let backing = match segment.backing {
                 Backing::Program(offset) | Backing::Interpreter(offset) => offset,
@@ -141,12 +141,12 @@ impl Plan {
                 return Err(format!("segment {segment:x?}"));
             }
         }
-        for part in parts.iter().chain([&self.brk]) {
-            let others = segments.iter().chain(&parts).filter(|other| *other != part);
+        for (i, part) in parts.iter().enumerate() {
             if !inside(part) || !part.start.is_multiple_of(PAGE_SIZE) {
                 return Err(format!("{part:x?} in {self:x?}"));
             }
-            if !part.is_empty() && others.into_iter().any(|other| other.overlaps(part)) {
+            let mut others = segments.iter().chain(&parts[..i]);
+            if !part.is_empty() && others.any(|other| other.overlaps(part)) {
                 return Err(format!("{part:x?} lies on another of {self:x?}"));
             }
         }

@@ -1,6 +1,9 @@
 //! What the tests share.
 #![allow(dead_code)]
 
+pub mod messages;
+mod random;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,25 +15,9 @@ use sentry_gofer::client::Client;
 use sentry_gofer::server::{Export, Server};
 use sentry_host::scm;
 
-/// Numbers that look random and are the same in every run (xorshift64*).
-pub struct Random(u64);
+pub use random::Random;
 
 impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }

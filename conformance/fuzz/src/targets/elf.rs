@@ -1,9 +1,13 @@
 //! Program images: head, program headers, interpreter, the plan and the first stack.
 
+#[path = "../../../../loader/tests/common/mod.rs"]
+mod common;
+
 use sentry_loader::stack::{self, StackInput};
-use sentry_loader::{Elf, Image, Layout, Range, plan};
+use sentry_loader::{Elf, Image, plan};
 
 use super::{Target, outcome};
+use common::{Header, file, layout};
 
 /// See the module.
 pub const TARGET: Target = Target {
@@ -21,42 +25,11 @@ pub const TARGET: Target = Target {
     make: || Box::new(run),
 };
 
-fn layout() -> Layout {
-    Layout {
-        low: 0x10000,
-        high: 0x7fff_f000_0000,
-        mmap_base: 0x7fff_7000_0000,
-        reserved: vec![Range {
-            start: 0x7fff_e000_0000,
-            end: 0x7fff_e001_0000,
-        }],
-        stack_len: 8 << 20,
-    }
-}
-
-/// A program header: type, flags, offset, address, file size, memory size, alignment.
-type Header = (u32, u32, u64, u64, u64, u64, u64);
-
-fn file(kind: u16, entry: u64, headers: &[Header]) -> Vec<u8> {
-    let mut out = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    out.extend(kind.to_le_bytes());
-    out.extend(62u16.to_le_bytes());
-    out.extend(1u32.to_le_bytes());
-    for word in [entry, 64, 0] {
-        out.extend(word.to_le_bytes());
-    }
-    out.extend(0u32.to_le_bytes());
-    for half in [64u16, 56, headers.len() as u16, 64, 0, 0] {
-        out.extend(half.to_le_bytes());
-    }
-    for (kind, flags, offset, address, in_file, in_memory, align) in headers {
-        out.extend(kind.to_le_bytes());
-        out.extend(flags.to_le_bytes());
-        for word in [offset, address, address, in_file, in_memory, align] {
-            out.extend(word.to_le_bytes());
-        }
-    }
-    out
+/// The file without the instructions behind its headers, where changes would mean nothing.
+fn headers(kind: u16, entry: u64, headers: &[Header]) -> Vec<u8> {
+    let mut bytes = file(kind, entry, headers);
+    bytes.truncate(64 + 56 * headers.len());
+    bytes
 }
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -66,13 +39,13 @@ fn seeds() -> Vec<Vec<u8>> {
         (1, 6, 0x2100, 0x3100, 0x80, 0x5000, 4096),
         (0x6474_e551, 6, 0, 0, 0, 0, 16),
     ];
-    let mut dynamic = file(3, 0x1010, &[&[(3, 4, 0x190, 0x190, 14, 14, 1)], shared].concat());
+    let mut dynamic = headers(3, 0x1010, &[&[(3, 4, 0x190, 0x190, 14, 14, 1)], shared].concat());
     dynamic.resize(0x190, 0);
     dynamic.extend(b"/lib64/ld.so.2\0\0");
     vec![
         dynamic,
-        file(3, 0x20, shared),
-        file(2, 0x40_1000, &[(1, 5, 0, 0x40_0000, 0x2000, 0x2000, 4096)]),
+        headers(3, 0x20, shared),
+        headers(2, 0x40_1000, &[(1, 5, 0, 0x40_0000, 0x2000, 0x2000, 4096)]),
         b"#! /bin/sh -e\n".to_vec(),
         b"#!\t/usr/bin/env python3".to_vec(),
     ]

@@ -1,8 +1,10 @@
 //! The gofer's protocol, in both directions.
 
+#[path = "../../../../gofer/tests/common/messages.rs"]
+mod messages;
+
 use sentry_abi::Errno;
 use sentry_gofer::protocol::*;
-use sentry_gofer::{Access, Attributes, NodeId, Time};
 
 use super::{Target, outcome};
 
@@ -80,186 +82,32 @@ fn reply(input: &[u8]) -> Result<u64, String> {
     Ok(outcome(&[5, opcode as u64, kind, size, nodes]))
 }
 
+/// The kinds of requests.
 fn opcodes() -> Vec<Opcode> {
-    requests()
-        .iter()
-        .filter_map(|message| Request::decode(message).ok())
-        .map(|(_, request)| request.opcode())
-        .collect()
+    messages::requests().iter().map(Request::opcode).collect()
 }
 
 fn requests() -> Vec<Vec<u8>> {
-    let name = |bytes: &'static [u8]| Name::new(bytes).expect("a name");
-    let (node, parent) = (NodeId(7), NodeId(1 << 40));
-    let owner = Owner { uid: 1000, gid: 0 };
-    let time = Some(Time {
-        sec: -1,
-        nsec: 999_999_999,
-    });
-    let set = NewAttributes {
-        mode: Some(0o600),
-        uid: Some(1),
-        gid: None,
-        size: Some(5),
-        atime: time,
-        mtime: None,
+    let encode = |(id, request): (usize, Request<'_>)| {
+        let mut message = Vec::new();
+        request.encode(id as u32, &mut message);
+        message
     };
-    let all = [
-        Request::Attach { export: 3 },
-        Request::Lookup {
-            node,
-            names: vec![name(b"a"), name(b"bc")],
-            open: Some(Access::Read),
-        },
-        Request::List {
-            node,
-            name: Some(name(b"dir")),
-            cursor: 9,
-        },
-        Request::Open {
-            node,
-            access: Access::ReadWrite,
-        },
-        Request::GetAttributes { node },
-        Request::ReadLink { node },
-        Request::FsTotals { node },
-        Request::GetXattr { node, name: b"user.x" },
-        Request::ListXattr { node },
-        Request::Create {
-            parent,
-            name: name(b"new"),
-            mode: 0o644,
-            owner,
-            open: Some(Access::Write),
-        },
-        Request::MakeDirectory {
-            parent,
-            name: name(b"new"),
-            mode: 0o755,
-            owner,
-        },
-        Request::Symlink {
-            parent,
-            name: name(b"new"),
-            target: b"../../etc/passwd",
-            owner,
-        },
-        Request::Link {
-            node,
-            parent,
-            name: name(b"hard"),
-        },
-        Request::Unlink {
-            parent,
-            name: name(b"old"),
-            directory: true,
-        },
-        Request::Rename {
-            parent,
-            name: name(b"a"),
-            new_parent: node,
-            new_name: name(b"b"),
-            flags: 2,
-        },
-        Request::SetAttributes { node, set },
-        Request::Reopen,
-        Request::Hold { node },
-        Request::Notifications { reports: true },
-        Request::Watch { node },
-        Request::Report { node, names_only: true },
-        Request::EndReport { watch: 3 },
-        Request::Forget {
-            nodes: vec![(node, 1), (parent, u32::MAX)],
-        },
-    ];
-    all.iter()
-        .enumerate()
-        .map(|(id, request)| {
-            let mut message = Vec::new();
-            request.encode(id as u32, &mut message);
-            message
-        })
-        .collect()
+    messages::requests().into_iter().enumerate().map(encode).collect()
 }
 
 fn replies() -> Vec<Vec<u8>> {
-    let attributes = |kind: u32| Attributes {
-        dev: 1,
-        ino: 2,
-        mode: kind | 0o644,
-        nlink: 1,
-        size: 77,
-        block_size: 4096,
-        ..Attributes::default()
+    let asked = opcodes();
+    let errors = asked.iter().map(|&opcode| (opcode, Err(Errno::ENOENT)));
+    let replies = messages::replies()
+        .into_iter()
+        .map(|(opcode, reply)| (opcode, Ok(reply)));
+    let encode = |(opcode, result): (Opcode, Result<Reply, Errno>)| {
+        let mut message = Vec::new();
+        Reply::encode(&result, opcode as u8, 7, &mut message);
+        let index = asked.iter().position(|&other| other == opcode).unwrap_or_default();
+        message.insert(0, index as u8);
+        message
     };
-    let step = |kind: u32, target: Option<&[u8]>| Step {
-        node: NodeId(3),
-        attributes: attributes(kind),
-        target: target.map(<[u8]>::to_vec),
-    };
-    let file = || step(libc_kind::FILE, None);
-    let link = || step(libc_kind::LINK, Some(b"to"));
-    let entry = |details: Option<Step>| Entry {
-        ino: 5,
-        kind: 8,
-        name: b"entry".to_vec(),
-        details: details.map(|step| EntryDetails {
-            attributes: step.attributes,
-            target: step.target,
-        }),
-    };
-    let walked =
-        |steps: Vec<Step>, stop: Stop, opened: Option<Result<(), Errno>>| Reply::Walked(Walked { steps, stop, opened });
-    let listing = Listing {
-        directory: Some(step(libc_kind::DIRECTORY, None)),
-        entries: vec![entry(None), entry(Some(file())), entry(Some(link()))],
-        next: Some(4),
-    };
-    let answer = |opcode: Opcode| match opcode {
-        Opcode::Attach => vec![Reply::Attached(Attached {
-            root: file(),
-            writable: true,
-        })],
-        Opcode::Lookup => vec![
-            walked(vec![file()], Stop::Complete, Some(Ok(()))),
-            walked(vec![], Stop::Missing, None),
-            walked(
-                vec![file(), link()],
-                Stop::Failed(Errno::EACCES),
-                Some(Err(Errno::EISDIR)),
-            ),
-        ],
-        Opcode::List => vec![Reply::Listing(listing.clone())],
-        Opcode::Open => vec![Reply::Opened(Opened {
-            attributes: attributes(libc_kind::FILE),
-        })],
-        Opcode::GetAttributes | Opcode::SetAttributes | Opcode::Link => {
-            vec![Reply::Attributes(attributes(libc_kind::FILE))]
-        }
-        Opcode::ReadLink | Opcode::GetXattr | Opcode::ListXattr => vec![Reply::Bytes(b"user.a\0".to_vec())],
-        Opcode::FsTotals => vec![Reply::FsTotals(FsTotals::default())],
-        Opcode::Create | Opcode::MakeDirectory | Opcode::Symlink => vec![Reply::Created(file(), true)],
-        Opcode::Unlink | Opcode::Rename | Opcode::Hold | Opcode::EndReport => vec![Reply::Done],
-        Opcode::Reopen => vec![Reply::Reopened],
-        Opcode::Notifications => vec![Reply::Notifications],
-        Opcode::Watch | Opcode::Report => vec![Reply::Watched(1)],
-        Opcode::Forget => vec![],
-    };
-    let mut all = Vec::new();
-    for (asked, opcode) in opcodes().into_iter().enumerate() {
-        for result in answer(opcode).into_iter().map(Ok).chain([Err(Errno::ENOENT)]) {
-            let mut message = Vec::new();
-            Reply::encode(&result, opcode as u8, 7, &mut message);
-            message.insert(0, asked as u8);
-            all.push(message);
-        }
-    }
-    all
-}
-
-/// The kinds of files in a mode.
-mod libc_kind {
-    pub const FILE: u32 = 0o100_000;
-    pub const LINK: u32 = 0o120_000;
-    pub const DIRECTORY: u32 = 0o040_000;
+    replies.chain(errors).map(encode).collect()
 }

@@ -3,7 +3,7 @@
 use sentry_abi::Errno;
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::mount::MountFlags;
-use sentry_vfs::ops::{At, Caller, Lookup, Resolve, TaskIds, Vfs};
+use sentry_vfs::ops::{At, Caller, Lookup, Resolve, Vfs};
 use sentry_vfs::path::VfsPath;
 use sentry_vfs::tmpfs::{Tmpfs, TmpfsOptions};
 
@@ -44,13 +44,7 @@ struct Tree {
 
 impl Tree {
     fn caller(&self) -> Caller<'_> {
-        Caller {
-            cred: &self.cred,
-            root: &self.root,
-            cwd: &self.root,
-            umask: 0o022,
-            task: TaskIds::default(),
-        }
+        Caller::at_root(&self.cred, &self.root)
     }
 
     fn find(&self, path: &[u8], flags: Lookup) -> Result<VfsPath, Errno> {
