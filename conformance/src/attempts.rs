@@ -73,8 +73,7 @@ fn attempt(host: &Host, on: On, name: &str) -> Result<(), String> {
     let rw = top.join("rw");
     std::fs::create_dir(&rw).map_err(|e| e.to_string())?;
     host.give(&rw);
-    let own = top.join("sentry");
-    std::fs::hard_link(host.bin().join("sentry"), &own).map_err(|e| format!("cannot link the sentry: {e}"))?;
+    let own = host.own_sentry("attempt")?;
 
     let socket = top.join("socket").to_string_lossy().into_owned();
     let abstract_name = |suffix: &str| SocketAddr::from_abstract_name(format!("{socket}{suffix}"));

@@ -36,14 +36,7 @@ pub fn names() -> Vec<String> {
 
 /// One unit for each place, platform and seed.
 pub fn units(host: &Host) -> Vec<Unit<'_>> {
-    let seeds = match host.options.seed {
-        Some(seed) => vec![seed],
-        None => {
-            let new = std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64);
-            eprintln!("fuzz: the new seed is {new:x}");
-            vec![FIXED, new]
-        }
-    };
+    let seeds = host.options.seeds("fuzz", FIXED);
     let mut units: Vec<Unit<'_>> = Vec::new();
     for place in PLACES {
         if !host.options.wants(&format!("fuzz/{place}")) {
@@ -78,8 +71,7 @@ fn fuzz(host: &Host, report: &Report, on: On, place: &str, seed: u64, calls: u64
 }
 
 fn attempt(host: &Host, on: On, place: &str, seed: u64, calls: u64) -> Result<String, String> {
-    let own = host.directory("fuzz").join("sentry");
-    std::fs::hard_link(host.bin().join("sentry"), &own).map_err(|e| format!("cannot link the sentry: {e}"))?;
+    let own = host.own_sentry("fuzz")?;
     let shared = host.directory("shared");
     let shared_text = shared.to_string_lossy().into_owned();
     let bin = host.bin().to_string_lossy().into_owned();

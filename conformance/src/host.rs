@@ -155,6 +155,14 @@ impl Host {
         self.bin().join("guest").to_string_lossy().into_owned()
     }
 
+    /// The sentry under a name of its own: whoever runs that when its sandbox has ended was left by it ([`left`]). A link,
+    /// since a copy could be busy when another thread forks.
+    pub fn own_sentry(&self, prefix: &str) -> Result<PathBuf, String> {
+        let own = self.directory(prefix).join("sentry");
+        std::fs::hard_link(self.bin().join("sentry"), &own).map_err(|e| format!("cannot link the sentry: {e}"))?;
+        Ok(own)
+    }
+
     /// A new empty directory that belongs to whom commands run as.
     pub fn directory(&self, prefix: &str) -> PathBuf {
         let prefix = prefix.replace(['/', '@'], "-");

@@ -58,18 +58,13 @@ fn attack(host: &Host, report: &Report, on: On, name: &str, full: &str, workers:
         return;
     }
     let start = Instant::now();
-    // A name of its own for the executable (a copy could be busy when another thread forks): whoever runs it when the sandbox has ended was left by it.
-    let own = host.directory("hostile").join("sentry");
-    if let Err(e) = std::fs::hard_link(host.bin().join("sentry"), &own) {
-        report.add(
-            on,
-            full,
-            Outcome::Fail,
-            format!("cannot link the sentry: {e}"),
-            Duration::ZERO,
-        );
-        return;
-    }
+    let own = match host.own_sentry("hostile") {
+        Ok(own) => own,
+        Err(message) => {
+            report.add(on, full, Outcome::Fail, message, Duration::ZERO);
+            return;
+        }
+    };
     let mut argv: Vec<String> = ["exec", "--platform", on.name(), "--workers"]
         .map(String::from)
         .to_vec();

@@ -165,6 +165,16 @@ impl Run {
     pub fn wants(&self, name: &str) -> bool {
         self.filter.is_empty() || self.filter.iter().any(|f| name.contains(f.as_str()))
     }
+
+    /// The seeds of a suite's random choices: the one of `--seed`, or a fixed one and a new one, which is printed.
+    pub fn seeds(&self, suite: &str, fixed: u64) -> Vec<u64> {
+        if let Some(seed) = self.seed {
+            return vec![seed];
+        }
+        let new = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
+        eprintln!("{suite}: the new seed is {new:x}");
+        vec![fixed, new]
+    }
 }
 
 /// A piece of work that can run beside others.

@@ -26,15 +26,7 @@ pub fn names() -> Vec<String> {
 
 /// One unit for each kind, platform, seed and part of the sequences.
 pub fn units(host: &Host) -> Vec<Unit<'_>> {
-    let new = || std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64);
-    let seeds = match host.options.seed {
-        Some(seed) => vec![seed],
-        None => {
-            let seed = new();
-            eprintln!("random: the new seed is {seed:x}");
-            vec![FIXED, seed]
-        }
-    };
+    let seeds = host.options.seeds("random", FIXED);
     let mut units: Vec<Unit<'_>> = Vec::new();
     for &kind in KINDS {
         if !host.options.wants(&format!("random/{kind}")) {

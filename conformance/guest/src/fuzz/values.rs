@@ -85,7 +85,7 @@ pub struct Values {
     canaries: Vec<u64>,
     paths: u64,
     long: u64,
-    fork_safe: bool,
+    harmless: bool,
     own: i32,
 }
 
@@ -127,7 +127,7 @@ impl Values {
             canaries,
             paths,
             long,
-            fork_safe: !harmless,
+            harmless,
             own: getpid(),
         };
         values.refill(rng);
@@ -265,8 +265,8 @@ impl Values {
             1 => -own,
             2 => 1_000_000 + rng.below(1000) as i64,
             // Its parent, the first process, everybody: only where it may not do them harm.
-            3 if !self.fork_safe => 1,
-            4 if !self.fork_safe => -1,
+            3 if self.harmless => 1,
+            4 if self.harmless => -1,
             _ => own,
         };
         from as u64
