@@ -272,8 +272,7 @@ mod tests {
         }
     }
 
-    /// Profiles that are almost right: an error or limits, never a panic, and what was read means the same when
-    /// written again.
+    /// Profiles that are almost right: an error or limits, never a panic.
     #[test]
     fn no_profile_is_too_strange() {
         let words = [

@@ -30,6 +30,16 @@ fn watch(guest: &mut Guest, path: &str, mask: u32, number: i32) {
     assert_eq!(guest.ask(&format!("watch('{path}', {mask})")), number.to_string());
 }
 
+/// A guest and a process of the host watch the shared directory, which is `there` on the host, and what is in it.
+fn watch_both(guest: &mut Guest, host: &mut Guest, there: &str, mask: u32) {
+    for (side, root) in [(guest, "/shared"), (host, there)] {
+        assert_eq!(side.ask("notify()"), "ok");
+        for (path, number) in [("", 1), ("/sub", 2), ("/file", 3)] {
+            watch(side, &format!("{root}{path}"), mask, number);
+        }
+    }
+}
+
 /// What a guest is told, as long as it is a part of what is wanted.
 fn told(guest: &mut Guest, wanted: &str) -> String {
     let end = Instant::now() + Duration::from_secs(5);
@@ -56,12 +66,7 @@ fn guests_are_told_what_the_host_does() {
             let mut host = Guest::on_host(dir);
             let there = dir.display().to_string();
             fs::create_dir(dir.join("sub")).expect("mkdir");
-            for (side, root) in [(&mut guest, "/shared"), (&mut host, there.as_str())] {
-                assert_eq!(side.ask("notify()"), "ok");
-                for (path, number) in [("", 1), ("/sub", 2), ("/file", 3)] {
-                    watch(side, &format!("{root}{path}"), ALL, number);
-                }
-            }
+            watch_both(&mut guest, &mut host, &there, ALL);
             let mut step = |name: &str, change: &dyn Fn()| {
                 change();
                 compare(&mut guest, &mut host, name);
@@ -163,12 +168,7 @@ fn guests_are_told_once_what_they_do() {
         let mut host = Guest::on_host(native.path());
         assert_eq!(guest.ask("mkdir('/shared/sub')"), "1");
         assert_eq!(host.ask(&format!("mkdir('{there}/sub')")), "1");
-        for (side, root) in [(&mut guest, "/shared"), (&mut host, there.as_str())] {
-            assert_eq!(side.ask("notify()"), "ok");
-            for (path, number) in [("", 1), ("/sub", 2), ("/file", 3)] {
-                watch(side, &format!("{root}{path}"), libc::IN_ALL_EVENTS, number);
-            }
-        }
+        watch_both(&mut guest, &mut host, &there, libc::IN_ALL_EVENTS);
         for code in [
             "written('ROOT/file', 'text')",
             "written('ROOT/new', 'text')",
