@@ -131,7 +131,7 @@ fn more(host: &Host, dir: &std::path::Path) -> std::io::Result<()> {
     let sparse = std::fs::File::create(dir.join("sparse"))?;
     std::os::unix::fs::FileExt::write_all_at(&sparse, b"end\n", (5 << 30) - 4)?;
     for i in 0..500 {
-        std::fs::write(dir.join(format!("many/{i}")), "")?;
+        std::fs::write(dir.join(format!("many/{i}")), i.to_string())?;
         host.give(&dir.join(format!("many/{i}")));
     }
     for path in ["", "many", "tree", "tree/in", "tree/in/file", "hard1", "old", "sparse"] {

@@ -5,33 +5,29 @@
 //! is abandoned, whose answer the next one skips. A gofer that has died, breaks the protocol or does not answer within
 //! [`TIMEOUT`] is not spoken to again: every request answers `EIO` from then on.
 
-use std::collections::VecDeque;
-use std::io::ErrorKind;
+mod connection;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::stat::fstat;
-use nix::sys::time::TimeSpec;
 use sentry_abi::Errno;
-use sentry_host::scm;
-use sentry_host::waiting::{self, LongMutex};
+use sentry_host::waiting::LongMutex;
 use sentry_lock::{Mutex, rank};
 
 use crate::nix_errno;
 use crate::protocol::{
-    Access, Attached, Attributes, FsTotals, Listing, MAX_FORGET, MAX_REPLY, MAX_STEPS, MAX_TARGET, Malformed, Name,
-    NewAttributes, NodeId, Opcode, Owner, Reply, Request, Step, Walked, reply_header,
+    Access, Attached, Attributes, FsTotals, Listing, MAX_AHEAD, MAX_FORGET, MAX_STEPS, MAX_TARGET, Name, NewAttributes,
+    NodeId, Owner, Reply, Request, Step, Walked,
 };
 use crate::watches::Watches;
+use connection::{Connection, Failure};
 
 /// How long a request may take: longer than a file server that comes back at all.
 pub const TIMEOUT: Duration = Duration::from_secs(600);
-/// The most abandoned requests whose answers are due; beyond, there is nothing to do but wait.
-const MAX_ABANDONED: usize = 64;
 
 /// A connection to a gofer.
 ///
@@ -46,32 +42,12 @@ pub struct Client {
     reports: OnceLock<OwnedFd>,
 }
 
-struct Connection {
-    socket: OwnedFd,
-    timeout: Duration,
-    next: u32,
-    request: Vec<u8>,
-    reply: Vec<u8>,
-    /// Requests that nobody waits for any more, oldest first: their answers come before all others.
-    abandoned: VecDeque<(u32, Opcode)>,
-    /// Nodes that their answers gave out.
-    unwanted: Vec<NodeId>,
-}
-
-/// Why there is no answer.
-enum Failure {
-    /// The gofer refused.
-    Refused(Errno),
-    /// It was not waited for.
-    GivenUp(Errno),
-    /// The gofer is not usable any more.
-    Broken,
-}
-
-impl From<Malformed> for Failure {
-    fn from(_: Malformed) -> Failure {
-        Failure::Broken
-    }
+/// A file of [`Client::open_ahead`].
+#[allow(missing_docs)]
+pub struct OpenedAhead {
+    pub fd: OwnedFd,
+    pub dev: u64,
+    pub ino: u64,
 }
 
 impl Client {
@@ -82,17 +58,8 @@ impl Client {
 
     /// As [`Client::new`], with another time limit.
     pub fn with_timeout(socket: OwnedFd, timeout: Duration) -> Arc<Client> {
-        let (request, reply) = (Vec::with_capacity(1024), vec![0; MAX_REPLY]);
         Arc::new(Client {
-            connection: LongMutex::new(Connection {
-                socket,
-                timeout,
-                next: 0,
-                request,
-                reply,
-                abandoned: VecDeque::new(),
-                unwanted: Vec::new(),
-            }),
+            connection: LongMutex::new(Connection::new(socket, timeout)),
             forgotten: Mutex::new(Vec::new()),
             broken: AtomicBool::new(false),
             requests: AtomicU64::new(0),
@@ -111,12 +78,14 @@ impl Client {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// Makes a request whose answer brings one descriptor or none.
     fn call(&self, request: &Request<'_>) -> Result<(Reply, Option<OwnedFd>), Errno> {
-        self.call_with(request, None)
+        let (reply, mut fds) = self.call_with(request, None)?;
+        Ok((reply, fds.pop()))
     }
 
-    /// As [`Self::call`]; the request brings a descriptor.
-    fn call_with(&self, request: &Request<'_>, fd: Option<BorrowedFd<'_>>) -> Result<(Reply, Option<OwnedFd>), Errno> {
+    /// Makes a request, which brings a descriptor perhaps.
+    fn call_with(&self, request: &Request<'_>, fd: Option<BorrowedFd<'_>>) -> Result<(Reply, Vec<OwnedFd>), Errno> {
         if !self.alive() {
             return Err(Errno::EIO);
         }
@@ -133,7 +102,7 @@ impl Client {
         connection: &mut Connection,
         request: &Request<'_>,
         fd: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, Option<OwnedFd>), Errno> {
+    ) -> Result<(Reply, Vec<OwnedFd>), Errno> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let many = self.forgotten.lock().len() >= MAX_FORGET / 4;
         if many {
@@ -149,11 +118,7 @@ impl Client {
             Err(Failure::Refused(errno) | Failure::GivenUp(errno)) => Err(errno),
             Err(Failure::Broken) => {
                 self.broken.store(true, Ordering::Relaxed);
-                // Whoever waits at the other end need not.
-                let _ = nix::sys::socket::shutdown(
-                    std::os::fd::AsRawFd::as_raw_fd(&connection.socket),
-                    nix::sys::socket::Shutdown::Both,
-                );
+                connection.shut();
                 Err(Errno::EIO)
             }
         }
@@ -230,6 +195,43 @@ impl Client {
             (Reply::Opened(opened), Some(fd)) => Ok((opened.attributes, regular(fd, access)?)),
             _ => Err(Errno::EIO),
         }
+    }
+
+    /// Opens regular files of a directory for reading, at most [`MAX_AHEAD`]: for each name the file's device and inode
+    /// number and the descriptor, if it could be opened.
+    ///
+    /// # Errors
+    /// Those that concern the directory; `EMFILE` if not all descriptors find room here.
+    pub fn open_ahead(&self, node: NodeId, names: &[&[u8]]) -> Result<Vec<Option<OpenedAhead>>, Errno> {
+        let names = names
+            .iter()
+            .map(|name| component(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        if names.is_empty() || names.len() > MAX_AHEAD {
+            return Err(Errno::EINVAL);
+        }
+        let count = names.len();
+        let (reply, fds) = self.call_with(&Request::OpenAhead { node, names }, None)?;
+        let Reply::OpenedAhead(opened) = reply else {
+            return Err(Errno::EIO);
+        };
+        if opened.len() != count {
+            return Err(Errno::EIO);
+        }
+        let mut fds = fds.into_iter();
+        let mut next = || {
+            let fd = regular(fds.next().ok_or(Errno::EIO)?, Access::Read)?;
+            let stat = fstat(&fd).map_err(nix_errno)?;
+            Ok(OpenedAhead {
+                fd,
+                dev: stat.st_dev,
+                ino: stat.st_ino,
+            })
+        };
+        opened
+            .into_iter()
+            .map(|opened| opened.then(&mut next).transpose())
+            .collect()
     }
 
     /// Present attributes.
@@ -446,8 +448,8 @@ impl Client {
     /// /proc.
     pub fn reopen(&self, file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         match self.call_with(&Request::Reopen, Some(file))? {
-            (Reply::Reopened, Some(opened)) => {
-                let opened = regular(opened, Access::Read)?;
+            (Reply::Reopened, mut opened) => {
+                let opened = regular(opened.pop().ok_or(Errno::EIO)?, Access::Read)?;
                 let (ours, theirs) = (fstat(file).map_err(nix_errno)?, fstat(&opened).map_err(nix_errno)?);
                 if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino) {
                     return Err(Errno::EIO);
@@ -559,125 +561,6 @@ impl Client {
         if sent < nodes.len() {
             self.forgotten.lock().extend_from_slice(&nodes[sent..]);
         }
-    }
-}
-
-impl Connection {
-    fn exchange(
-        &mut self,
-        request: &Request<'_>,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, Option<OwnedFd>), Failure> {
-        while self.abandoned.len() >= MAX_ABANDONED {
-            self.skip()?;
-        }
-        let (id, opcode) = (self.send(request, fd)?, request.opcode());
-        let answer = self.answer(id, opcode);
-        if matches!(answer, Err(Failure::GivenUp(_))) {
-            self.abandoned.push_back((id, opcode));
-        }
-        answer
-    }
-
-    /// Waits for the answer to the request `id`.
-    fn answer(&mut self, id: u32, opcode: Opcode) -> Result<(Reply, Option<OwnedFd>), Failure> {
-        while !self.abandoned.is_empty() {
-            self.skip()?;
-        }
-        self.wait(PollFlags::POLLIN)?;
-        self.receive(id, opcode)
-    }
-
-    /// Takes the answer to the oldest abandoned request.
-    fn skip(&mut self) -> Result<(), Failure> {
-        let Some(&(id, opcode)) = self.abandoned.front() else {
-            return Ok(());
-        };
-        self.wait(PollFlags::POLLIN)?;
-        self.abandoned.pop_front();
-        match self.receive(id, opcode) {
-            Ok((reply, _)) => {
-                self.unwanted.extend(reply.nodes());
-                Ok(())
-            }
-            Err(Failure::Refused(_)) => Ok(()),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    fn receive(&mut self, id: u32, opcode: Opcode) -> Result<(Reply, Option<OwnedFd>), Failure> {
-        let (len, mut fds) = scm::try_recv_with_fds(self.socket.as_fd(), &mut self.reply, 1).map_err(|error| {
-            match error.raw_os_error() {
-                // No descriptor is free here. The message was taken, so that the next one is the next reply.
-                Some(libc::EMFILE) => Failure::Refused(Errno::EMFILE),
-                _ => Failure::Broken,
-            }
-        })?;
-        let message = self.reply.get(..len).unwrap_or_default();
-        let (header, body) = reply_header(message, opcode)?;
-        if header.id != id {
-            return Err(Failure::Broken);
-        }
-        let fd = fds.pop();
-        if let Some(errno) = header.error {
-            return Err(if fd.is_some() {
-                Failure::Broken
-            } else {
-                Failure::Refused(errno)
-            });
-        }
-        let reply = Reply::decode(opcode, body)?;
-        if reply.has_descriptor() != fd.is_some() {
-            return Err(Failure::Broken);
-        }
-        Ok((reply, fd))
-    }
-
-    /// Forgets as many nodes as goes without waiting; how many.
-    fn try_forget(&mut self, nodes: &[(NodeId, u32)]) -> usize {
-        let mut sent = 0;
-        for some in nodes.chunks(MAX_FORGET) {
-            Request::Forget { nodes: some.to_vec() }.encode(self.next, &mut self.request);
-            // A broken connection shows at the next request.
-            if scm::try_send_with_fds(self.socket.as_fd(), &self.request, &[]).is_err() {
-                break;
-            }
-            self.next = self.next.wrapping_add(1);
-            sent += some.len();
-        }
-        sent
-    }
-
-    fn send(&mut self, request: &Request<'_>, fd: Option<BorrowedFd<'_>>) -> Result<u32, Failure> {
-        let id = self.next;
-        self.next = self.next.wrapping_add(1);
-        request.encode(id, &mut self.request);
-        loop {
-            match scm::try_send_with_fds(self.socket.as_fd(), &self.request, fd.as_slice()) {
-                Ok(_) => return Ok(id),
-                // Too many of this user's descriptors are under way.
-                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
-                    return Err(Failure::Refused(Errno::ENFILE));
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT)?,
-                Err(_) => return Err(Failure::Broken),
-            }
-        }
-    }
-
-    /// Waits until the socket is ready, but no longer than the time limit.
-    fn wait(&self, what: PollFlags) -> Result<(), Failure> {
-        let end = Instant::now() + self.timeout;
-        let ready = waiting::wait(|limit| {
-            let left = end.saturating_duration_since(Instant::now());
-            let limit = TimeSpec::from_duration(limit.min(left));
-            match ppoll(&mut [PollFd::new(self.socket.as_fd(), what)], Some(limit), None) {
-                Ok(ready) if ready > 0 => Some(Ok(())),
-                Ok(_) | Err(nix::errno::Errno::EINTR) if !left.is_zero() => None,
-                _ => Some(Err(Failure::Broken)),
-            }
-        });
-        ready.unwrap_or_else(|errno| Err(Failure::GivenUp(errno)))
     }
 }
 

@@ -330,6 +330,12 @@ fn what_not_everybody_may_read() {
         assert_eq!(client.lookup(closed, &[b"file"], None).err(), Some(Errno::EACCES));
         assert_eq!(client.list(closed, None, 0).err(), Some(Errno::EACCES));
         assert_eq!(client.list(root, Some(b"unlistable"), 0).err(), Some(Errno::EACCES));
+        assert_eq!(
+            ahead(&client, root, &[b"public", b"shadow", b"closed"]),
+            [true, false, false]
+        );
+        let closed_error = client.open_ahead(closed, &[b"file"]).err();
+        assert_eq!(closed_error, Some(Errno::EACCES));
         // Rights that are taken away count at once.
         let (walked, _) = open(&[b"unlistable", b"file"]);
         mode("unlistable", 0o700);
@@ -341,6 +347,12 @@ fn what_not_everybody_may_read() {
         drop(client);
         server.join().expect("server");
     }
+}
+
+/// Which files of a directory are opened ahead.
+fn ahead(client: &Client, node: NodeId, names: &[&[u8]]) -> Vec<bool> {
+    let opened = client.open_ahead(node, names).expect("a directory");
+    opened.iter().map(Option::is_some).collect()
 }
 
 #[test]
@@ -382,6 +394,21 @@ fn credentials() {
             .lookup(root, &[b".config", b"app", b"settings"], Some(Access::Read))
             .expect("lookup");
         assert_eq!((walked.stop, fd.is_some()), (Stop::Complete, true));
+        // A link, a directory, a FIFO and what is not there are not opened either.
+        fs::write(served.join("plain"), "").expect("write");
+        symlink("plain", served.join("soft")).expect("symlink");
+        let _ = nix::unistd::mkfifo(&served.join("fifo"), nix::sys::stat::Mode::S_IRWXU);
+        assert_eq!(
+            ahead(
+                &client,
+                root,
+                &[b".netrc", b".NETRC", b"soft", b"home", b"fifo", b"absent", b"plain"]
+            ),
+            [false, false, false, false, false, false, true]
+        );
+        for name in ["soft", "plain"] {
+            fs::remove_file(served.join(name)).expect("remove");
+        }
         let config = walked.steps[0].node;
         let names: Vec<_> = client
             .list(root, None, 0)

@@ -4,7 +4,7 @@
 //! id u32` and its body; a reply is `version u8, opcode u8, status u16, id u32` and, with status 0, its body
 //! (other statuses are error numbers). Replies come in the order of their requests; [`Request::Forget`] has none.
 //! At most one descriptor goes in a message: from gofer to sentry, and from sentry to gofer with
-//! [`Request::Reopen`] only.
+//! [`Request::Reopen`] only. The reply to [`Request::OpenAhead`] brings one for each file that was opened.
 //!
 //! A request names a file by a [`NodeId`] that the gofer gave out, or by such a directory and a [`Name`] in it.
 //! There are no paths. Every field has a bound, and a message has no byte that is not accounted for.
@@ -21,13 +21,15 @@ pub use reply::{
 pub use request::{NewAttributes, Owner, Request};
 
 /// The protocol's version; both sides come from one executable, so there is no negotiation.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The longest request, in bytes.
 pub const MAX_REQUEST: usize = 8192;
 /// The longest reply, in bytes.
 pub const MAX_REPLY: usize = 64 * 1024;
 /// The most names that one lookup walks.
 pub const MAX_STEPS: usize = 16;
+/// The most files that one request opens.
+pub const MAX_AHEAD: usize = 24;
 /// The most nodes that one message forgets.
 pub const MAX_FORGET: usize = 256;
 /// The longest target of a symbolic link.
@@ -255,10 +257,11 @@ pub enum Opcode {
     Watch,
     Report,
     EndReport,
+    OpenAhead,
 }
 
 impl Opcode {
-    const ALL: [Opcode; 23] = [
+    const ALL: [Opcode; 24] = [
         Opcode::Attach,
         Opcode::Lookup,
         Opcode::List,
@@ -282,6 +285,7 @@ impl Opcode {
         Opcode::Watch,
         Opcode::Report,
         Opcode::EndReport,
+        Opcode::OpenAhead,
     ];
 
     fn decode(byte: u8) -> Result<Opcode, Malformed> {

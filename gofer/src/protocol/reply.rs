@@ -3,7 +3,9 @@
 use sentry_abi::Errno;
 
 use super::wire::{Reader, Writer};
-use super::{Attributes, MAX_REPLY, MAX_STEPS, MAX_TARGET, MAX_XATTR, Malformed, Name, NodeId, Opcode, VERSION};
+use super::{
+    Attributes, MAX_AHEAD, MAX_REPLY, MAX_STEPS, MAX_TARGET, MAX_XATTR, Malformed, Name, NodeId, Opcode, VERSION,
+};
 
 /// A node that the reply gives out. The sentry owes one [`super::Request::Forget`] count for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +123,8 @@ pub enum Reply {
     Notifications,
     /// The number of the watch, as events have it.
     Watched(i32),
+    /// For each name whether the file was opened, with the descriptors of those that were.
+    OpenedAhead(Vec<bool>),
 }
 
 /// The head of a reply.
@@ -358,14 +362,16 @@ pub fn reply_header(message: &[u8], opcode: Opcode) -> Result<(Header, &[u8]), M
 }
 
 impl Reply {
-    /// True if the message has to bring a descriptor.
-    pub fn has_descriptor(&self) -> bool {
-        match self {
+    /// How many descriptors the message has to bring.
+    pub fn descriptors(&self) -> usize {
+        let one = match self {
             Reply::Walked(walked) => walked.opened == Some(Ok(())),
             Reply::Opened(_) | Reply::Reopened | Reply::Notifications => true,
             Reply::Created(_, opened) => *opened,
+            Reply::OpenedAhead(opened) => return opened.iter().filter(|opened| **opened).count(),
             _ => false,
-        }
+        };
+        one.into()
     }
 
     /// The nodes that it gives out.
@@ -408,6 +414,13 @@ impl Reply {
                 Ok(watch) if watch > 0 => Reply::Watched(watch),
                 _ => return Err(Malformed("no number of a watch")),
             },
+            Opcode::OpenAhead => {
+                let count = usize::from(r.u8()?);
+                if count == 0 || count > MAX_AHEAD {
+                    return Err(Malformed("no files or too many"));
+                }
+                Reply::OpenedAhead((0..count).map(|_| r.bool()).collect::<Result<_, _>>()?)
+            }
             Opcode::Forget => return Err(Malformed("reply to a request that has none")),
         };
         reader.finish()?;
@@ -426,6 +439,10 @@ impl Reply {
         match result {
             Err(_) | Ok(Reply::Done | Reply::Reopened | Reply::Notifications) => {}
             Ok(Reply::Watched(watch)) => w.u32(watch.cast_unsigned()),
+            Ok(Reply::OpenedAhead(opened)) => {
+                w.u8(opened.len() as u8);
+                opened.iter().for_each(|opened| w.bool(*opened));
+            }
             Ok(Reply::Attached(attached)) => {
                 attached.root.encode(w);
                 w.bool(attached.writable);

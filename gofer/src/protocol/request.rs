@@ -1,7 +1,9 @@
 //! What the sentry asks.
 
 use super::wire::{Reader, Writer};
-use super::{Access, MAX_FORGET, MAX_REQUEST, MAX_STEPS, MAX_TARGET, Malformed, Name, NodeId, Opcode, Time, VERSION};
+use super::{
+    Access, MAX_AHEAD, MAX_FORGET, MAX_REQUEST, MAX_STEPS, MAX_TARGET, Malformed, Name, NodeId, Opcode, Time, VERSION,
+};
 
 /// Who owns a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +157,11 @@ pub enum Request<'a> {
     EndReport {
         watch: i32,
     },
+    /// Opens several regular files of the directory `node` for reading. Those that cannot be are left out.
+    OpenAhead {
+        node: NodeId,
+        names: Vec<Name<'a>>,
+    },
 }
 
 fn node(reader: &mut Reader<'_>) -> Result<NodeId, Malformed> {
@@ -163,6 +170,23 @@ fn node(reader: &mut Reader<'_>) -> Result<NodeId, Malformed> {
 
 fn name<'a>(reader: &mut Reader<'a>) -> Result<Name<'a>, Malformed> {
     Name::new(reader.sized(255)?)
+}
+
+/// At least one name, and at most `max`.
+fn names<'a>(reader: &mut Reader<'a>, max: usize) -> Result<Vec<Name<'a>>, Malformed> {
+    let count = usize::from(reader.u8()?);
+    if count == 0 || count > max {
+        return Err(Malformed("no names or too many"));
+    }
+    (0..count).map(|_| name(reader)).collect()
+}
+
+fn put_names(writer: &mut Writer<'_>, names: &[Name<'_>], max: usize) {
+    let names = &names[..names.len().min(max)];
+    writer.u8(names.len() as u8);
+    for name in names {
+        writer.sized(name.as_bytes());
+    }
 }
 
 fn mode(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
@@ -228,6 +252,7 @@ impl<'a> Request<'a> {
             Request::Watch { .. } => Opcode::Watch,
             Request::Report { .. } => Opcode::Report,
             Request::EndReport { .. } => Opcode::EndReport,
+            Request::OpenAhead { .. } => Opcode::OpenAhead,
         }
     }
 
@@ -256,14 +281,9 @@ impl<'a> Request<'a> {
             Opcode::Lookup => {
                 let start = node(reader)?;
                 let open = reader.option(Access::decode)?;
-                let count = usize::from(reader.u8()?);
-                if count == 0 || count > MAX_STEPS {
-                    return Err(Malformed("no names or too many"));
-                }
-                let names = (0..count).map(|_| name(reader)).collect::<Result<_, _>>()?;
                 Request::Lookup {
                     node: start,
-                    names,
+                    names: names(reader, MAX_STEPS)?,
                     open,
                 }
             }
@@ -356,6 +376,10 @@ impl<'a> Request<'a> {
                 Ok(watch) if watch > 0 => Request::EndReport { watch },
                 _ => return Err(Malformed("no number of a watch")),
             },
+            Opcode::OpenAhead => Request::OpenAhead {
+                node: node(reader)?,
+                names: names(reader, MAX_AHEAD)?,
+            },
         };
         std::mem::replace(reader, Reader::new(&[])).finish()?;
         Ok((id, request))
@@ -374,11 +398,11 @@ impl<'a> Request<'a> {
             Request::Lookup { node, names, open } => {
                 w.u64(node.0);
                 w.option(*open, |w, access| access.encode(w));
-                let names = &names[..names.len().min(MAX_STEPS)];
-                w.u8(names.len() as u8);
-                for name in names {
-                    w.sized(name.as_bytes());
-                }
+                put_names(w, names, MAX_STEPS);
+            }
+            Request::OpenAhead { node, names } => {
+                w.u64(node.0);
+                put_names(w, names, MAX_AHEAD);
             }
             Request::List { node, name, cursor } => {
                 w.u64(node.0);

@@ -47,7 +47,7 @@ impl Server {
             self.step(parent, name, &found)
         });
         match step {
-            Ok(step) => Ok((Reply::Created(step, fd.is_some()), fd)),
+            Ok(step) => Ok((Reply::Created(step, fd.is_some()), fd.into_iter().collect())),
             Err(errno) => {
                 let name = c_string(name.as_bytes())?;
                 // One of the two fits; an error that remains changes nothing about the answer.
@@ -120,7 +120,7 @@ impl Server {
         };
         unlinkat(&dir, c_string(name.as_bytes())?.as_c_str(), flags).map_err(nix_errno)?;
         self.nodes.detach(parent, name.as_bytes());
-        Ok((Reply::Done, None))
+        Ok((Reply::Done, Vec::new()))
     }
 
     pub(super) fn rename(&mut self, from: (NodeId, Name<'_>), to: (NodeId, Name<'_>), flags: u32) -> Answer {
@@ -146,7 +146,7 @@ impl Server {
         .map_err(nix_errno)?;
         self.nodes
             .rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), exchange);
-        Ok((Reply::Done, None))
+        Ok((Reply::Done, Vec::new()))
     }
 
     fn refuse_if_it_reveals(&mut self, (parent, name): (NodeId, Name<'_>), dir: &OwnedFd) -> Result<(), Errno> {

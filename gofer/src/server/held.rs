@@ -20,7 +20,7 @@ impl Server {
             return Err(Errno::EINVAL);
         }
         self.nodes.hold(node, found.fd)?;
-        Ok((Reply::Done, None))
+        Ok((Reply::Done, Vec::new()))
     }
 
     /// Opens a held file anew, which takes a path in /proc: it has no other.

@@ -66,8 +66,8 @@ pub struct Server {
     apart: Restrictions,
 }
 
-/// What an operation answers: the reply and, for some, a descriptor.
-type Answer = Result<(Reply, Option<OwnedFd>), Errno>;
+/// What an operation answers: the reply and, for some, descriptors.
+type Answer = Result<(Reply, Vec<OwnedFd>), Errno>;
 
 /// Sets the process apart, opens the exports, restricts the process ([`Server::restrict_self`]) and serves `socket`
 /// until it closes. To be called by the process's only thread.
@@ -246,6 +246,7 @@ impl Server {
             Request::Watch { node } => self.watch(*node),
             Request::Report { node, names_only } => self.report(*node, *names_only),
             Request::EndReport { watch } => self.end_report(*watch),
+            Request::OpenAhead { node, names } => self.open_ahead(*node, names),
             Request::Forget { .. } | Request::Reopen => Err(Errno::EPROTO),
         }
     }
@@ -343,7 +344,7 @@ impl Server {
 
     /// Answers with the attributes of what was found.
     fn tell(&mut self, found: &Found) -> Answer {
-        Ok((Reply::Attributes(self.with_owner(found)?), None))
+        Ok((Reply::Attributes(self.with_owner(found)?), Vec::new()))
     }
 }
 
@@ -354,24 +355,22 @@ fn last_components<'a, 'b>(components: &'a [&'b [u8]]) -> &'a [&'b [u8]] {
 
 /// Sends a reply; false if the other side has closed.
 fn send(socket: BorrowedFd<'_>, answer: Answer, opcode: u8, id: u32, out: &mut Vec<u8>) -> Result<bool, ServerError> {
-    let (result, fd) = match answer {
-        Ok((reply, fd)) => (Ok(reply), fd),
-        Err(errno) => (Err(errno), None),
+    let (result, fds) = match answer {
+        Ok((reply, fds)) => (Ok(reply), fds),
+        Err(errno) => (Err(errno), Vec::new()),
     };
     Reply::encode(&result, opcode, id, out);
     if out.len() > MAX_REPLY {
         Reply::encode(&Err(Errno::EOVERFLOW), opcode, id, out);
     }
-    let sent = match &fd {
-        Some(fd) => match scm::send_with_fds(socket, out, &[fd.as_fd()]) {
-            // Too many of this user's descriptors are under way: no harm to others, an error for this request.
-            Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
-                Reply::encode(&Err(Errno::ENFILE), opcode, id, out);
-                scm::send_with_fds(socket, out, &[])
-            }
-            sent => sent,
-        },
-        None => scm::send_with_fds(socket, out, &[]),
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    let sent = match scm::send_with_fds(socket, out, &fds) {
+        // Too many of this user's descriptors are under way: no harm to others, an error for this request.
+        Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+            Reply::encode(&Err(Errno::ENFILE), opcode, id, out);
+            scm::send_with_fds(socket, out, &[])
+        }
+        sent => sent,
     };
     match sent {
         Ok(_) => Ok(true),

@@ -57,7 +57,7 @@ impl Server {
             attributes,
             target,
         };
-        Ok((Reply::Attached(Attached { root, writable }), None))
+        Ok((Reply::Attached(Attached { root, writable }), Vec::new()))
     }
 
     pub(super) fn lookup(&mut self, start: NodeId, names: &[Name<'_>], open: Option<Access>) -> Answer {
@@ -110,11 +110,18 @@ impl Server {
                 });
             }
         }
-        Ok((Reply::Walked(walked), descriptor))
+        Ok((Reply::Walked(walked), descriptor.into_iter().collect()))
+    }
+
+    /// Finds `name` in the directory `dir`, which is `parent`, and gives it out.
+    fn lookup_one(&mut self, parent: NodeId, dir: &Found, name: Name<'_>) -> Result<(Step, Found), Errno> {
+        let found = self.child(parent, dir, name)?;
+        let step = self.step(parent, name, &found)?;
+        Ok((step, found))
     }
 
     /// Finds `name` in the directory `dir`, which is `parent`.
-    fn lookup_one(&mut self, parent: NodeId, dir: &Found, name: Name<'_>) -> Result<(Step, Found), Errno> {
+    fn child(&mut self, parent: NodeId, dir: &Found, name: Name<'_>) -> Result<Found, Errno> {
         if self.hides(parent, name)? {
             return Err(Errno::ENOENT);
         }
@@ -122,24 +129,32 @@ impl Server {
         if self.export_of(parent)?.world_readable_only && dir.attributes.mode & 0o001 == 0 {
             return Err(Errno::EACCES);
         }
-        let found = match self.walker.child(dir.fd.as_fd(), name.as_bytes()) {
-            Ok(found) => found,
-            Err(errno) => {
-                if errno == Errno::ENOENT {
-                    self.nodes.detach(parent, name.as_bytes());
-                }
-                return Err(errno);
-            }
-        };
-        let step = self.step(parent, name, &found)?;
-        Ok((step, found))
+        let found = self.walker.child(dir.fd.as_fd(), name.as_bytes());
+        if matches!(found, Err(Errno::ENOENT)) {
+            self.nodes.detach(parent, name.as_bytes());
+        }
+        found
+    }
+
+    pub(super) fn open_ahead(&mut self, node: NodeId, names: &[Name<'_>]) -> Answer {
+        let dir = self.find_directory(node)?;
+        let mut opened = Vec::with_capacity(names.len());
+        let mut descriptors = Vec::with_capacity(names.len());
+        for name in names {
+            let file = self
+                .child(node, &dir, *name)
+                .and_then(|found| self.open_found(node, &dir, name.as_bytes(), &found.attributes, Access::Read));
+            opened.push(file.is_ok());
+            descriptors.extend(file.map(|file| file.fd));
+        }
+        Ok((Reply::OpenedAhead(opened), descriptors))
     }
 
     pub(super) fn open_node(&mut self, node: NodeId, access: Access) -> Answer {
         let found = self.find(node)?;
         let opened = self.open_checked(node, &found, access)?;
         let attributes = self.with_owner(&opened)?;
-        Ok((Reply::Opened(Opened { attributes }), Some(opened.fd)))
+        Ok((Reply::Opened(Opened { attributes }), vec![opened.fd]))
     }
 
     /// `EROFS` or `EACCES` unless the rules of the node's export let a file with these attributes be opened.
@@ -154,8 +169,8 @@ impl Server {
         Ok(())
     }
 
-    /// Opens the regular file `name` in `dir`, which was found with the attributes `expected`, if the export's rules
-    /// allow it.
+    /// Opens the regular file `name` in `dir`, which was found with the attributes `expected`, if the rules of the
+    /// export, in which `node` is, allow it.
     fn open_found(
         &mut self,
         node: NodeId,
@@ -214,7 +229,7 @@ impl Server {
                 entries,
                 next,
             }),
-            None,
+            Vec::new(),
         ))
     }
 
@@ -312,7 +327,7 @@ impl Server {
 
     pub(super) fn read_link(&mut self, node: NodeId) -> Answer {
         let target = link_target(&self.find(node)?)?.ok_or(Errno::EINVAL)?;
-        Ok((Reply::Bytes(target), None))
+        Ok((Reply::Bytes(target), Vec::new()))
     }
 
     pub(super) fn fs_totals(&mut self, node: NodeId) -> Answer {
@@ -325,7 +340,7 @@ impl Server {
             files_free: totals.files_free(),
             name_max: u64::try_from(totals.maximum_name_length()).unwrap_or(255),
         };
-        Ok((Reply::FsTotals(totals), None))
+        Ok((Reply::FsTotals(totals), Vec::new()))
     }
 
     /// Opens a file or directory for reading its extended attributes: `O_PATH` does not do for them.
@@ -347,7 +362,7 @@ impl Server {
         let fd = self.open_for_xattr(node)?;
         Ok((
             Reply::Bytes(files::get_xattr(fd.as_fd(), &c_string(name)?, MAX_XATTR)?),
-            None,
+            Vec::new(),
         ))
     }
 
@@ -357,6 +372,6 @@ impl Server {
         let served = names
             .split_inclusive(|byte| *byte == 0)
             .filter(|name| name.starts_with(b"user."));
-        Ok((Reply::Bytes(served.flatten().copied().collect()), None))
+        Ok((Reply::Bytes(served.flatten().copied().collect()), Vec::new()))
     }
 }

@@ -28,6 +28,6 @@ impl Server {
         if Identity::from(&attributes(&files::statx_fd(opened.as_fd())?)) != Identity::from(&sent) {
             return Err(Errno::EIO);
         }
-        Ok((Reply::Reopened, Some(opened)))
+        Ok((Reply::Reopened, vec![opened]))
     }
 }

@@ -123,7 +123,7 @@ impl Server {
             self.watcher.descriptor()?
         };
         let inotify = inotify.try_clone_to_owned().map_err(Errno::from)?;
-        Ok((Reply::Notifications, Some(inotify)))
+        Ok((Reply::Notifications, vec![inotify]))
     }
 
     /// Watches a directory until its node is forgotten. In an export of what everybody may read there are no watches:
@@ -135,12 +135,12 @@ impl Server {
             return Err(Errno::EACCES);
         }
         if let Some(watch) = self.nodes.watch(node) {
-            return Ok((Reply::Watched(watch), None));
+            return Ok((Reply::Watched(watch), Vec::new()));
         }
         let found = self.find_directory(node)?;
         let watch = self.watcher.add(found.fd.as_fd())?;
         self.nodes.set_watch(node, watch);
-        Ok((Reply::Watched(watch), None))
+        Ok((Reply::Watched(watch), Vec::new()))
     }
 
     /// Reports all changes of a file or directory until the sentry ends it; where [`Self::watch`] is refused, so is
@@ -152,11 +152,11 @@ impl Server {
         }
         let found = self.find(node)?;
         let watch = self.watcher.report(found.fd.as_fd(), names_only)?;
-        Ok((Reply::Watched(watch), None))
+        Ok((Reply::Watched(watch), Vec::new()))
     }
 
     pub(super) fn end_report(&mut self, watch: i32) -> Answer {
         self.watcher.end_report(watch);
-        Ok((Reply::Done, None))
+        Ok((Reply::Done, Vec::new()))
     }
 }

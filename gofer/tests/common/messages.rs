@@ -100,6 +100,10 @@ pub fn requests() -> Vec<Request<'static>> {
         Request::Watch { node },
         Request::Report { node, names_only: true },
         Request::EndReport { watch: 3 },
+        Request::OpenAhead {
+            node,
+            names: vec![name(&[b'n'; 255]); MAX_AHEAD],
+        },
         Request::Forget {
             nodes: vec![(node, 1), (parent, u32::MAX)],
         },
@@ -219,6 +223,7 @@ pub fn replies() -> Vec<(Opcode, Reply)> {
         (Opcode::Symlink, Reply::Created(link(), false)),
         (Opcode::Rename, Reply::Done),
         (Opcode::Notifications, Reply::Notifications),
+        (Opcode::OpenAhead, Reply::OpenedAhead(vec![true, false, true])),
         (Opcode::Watch, Reply::Watched(7)),
         (Opcode::Report, Reply::Watched(8)),
         (Opcode::EndReport, Reply::Done),

@@ -5,7 +5,8 @@
 //!
 //! - [`Caching::Forever`], for trees that nobody else changes while the sandbox runs: the third look-up in a
 //!   directory brings the whole directory, and from then on what is there and what is not is answered from memory,
-//!   attributes too. Descriptors opened for reading stay for the next open (the [`MAX_DESCRIPTORS`] used last).
+//!   attributes too. Descriptors opened for reading stay for the next open (the [`MAX_DESCRIPTORS`] used last), and who
+//!   opens file after file gets several at a time.
 //! - [`Caching::Revalidate`], for trees that the host and the guest share (`--rw`): in directories that the gofer
 //!   watches, what was seen counts until an event says that it changed, which is looked up each time
 //!   ([`sentry_gofer::watches`]), but for no longer than [`VALIDITY`]: stores to a mapping, reads, new hard links, and other
@@ -18,6 +19,7 @@
 //!
 //! A request to the gofer may be made under a `directory` only, and no two of those are held together.
 
+mod ahead;
 mod directory;
 mod file;
 mod fresh;
@@ -43,6 +45,7 @@ use crate::dir::OpenDirectory;
 use crate::file::{DirEntry, FileOps};
 use crate::inode::{Attributes, Created, FsStatistics, Inode, NewInode, Permissions, SetAttributes, Timestamp};
 use crate::notify::HostReports;
+use ahead::Waiting;
 use directory::Directory;
 use file::GoferFile;
 
@@ -71,7 +74,14 @@ struct GoferFs {
     caching: Caching,
     /// The guest's device numbers for the host's: the host's own are not shown.
     devices: Mutex<HashMap<u64, u64>, rank::GoferDevices>,
-    descriptors: Mutex<VecDeque<CachedDescriptor>, rank::GoferDescriptors>,
+    descriptors: Mutex<Descriptors, rank::GoferDescriptors>,
+}
+
+/// Descriptors for reading that are there for the next open.
+#[derive(Default)]
+struct Descriptors {
+    kept: VecDeque<CachedDescriptor>,
+    waiting: VecDeque<Waiting>,
 }
 
 struct CachedDescriptor {
@@ -119,15 +129,17 @@ impl GoferFs {
         let mut gone = Vec::new();
         let mut descriptors = self.descriptors.lock();
         // Each entry is passed at most once while its mark is set, so this ends.
-        while descriptors.len() >= MAX_DESCRIPTORS {
-            let Some(oldest) = descriptors.pop_front() else { break };
+        while descriptors.kept.len() >= MAX_DESCRIPTORS {
+            let Some(oldest) = descriptors.kept.pop_front() else {
+                break;
+            };
             if oldest.used.swap(false, Ordering::Relaxed) {
-                descriptors.push_back(oldest)
+                descriptors.kept.push_back(oldest)
             } else {
                 gone.push(oldest)
             }
         }
-        descriptors.push_back(CachedDescriptor { _fd: fd, used });
+        descriptors.kept.push_back(CachedDescriptor { _fd: fd, used });
         drop(descriptors);
     }
 
@@ -136,7 +148,7 @@ impl GoferFs {
         match request() {
             Err(Errno::EMFILE) => {
                 let kept = std::mem::take(&mut *self.descriptors.lock());
-                if kept.is_empty() {
+                if kept.kept.is_empty() && kept.waiting.is_empty() {
                     return Err(Errno::EMFILE);
                 }
                 drop(kept);
@@ -411,6 +423,9 @@ impl GoferInode {
     fn open_file(&self, access: Access) -> Result<Arc<OwnedFd>, Errno> {
         let keeps = access == Access::Read && self.fs.caching == Caching::Forever;
         if keeps && let Some(fd) = self.kept_descriptor() {
+            return Ok(fd);
+        }
+        if keeps && let Some(fd) = self.opened_ahead()? {
             return Ok(fd);
         }
         let since = self.moment();

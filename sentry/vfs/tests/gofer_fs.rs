@@ -10,7 +10,7 @@ use sentry_abi::Errno;
 use sentry_gofer::client::Client;
 use sentry_gofer::server::{Export, Server};
 use sentry_vfs::cred::Credentials;
-use sentry_vfs::file::{File, FileOps};
+use sentry_vfs::file::{DirEntry, File, FileOps};
 use sentry_vfs::gofer_fs::{Caching, GoferInode, MAX_DESCRIPTORS, attach};
 use sentry_vfs::inode::{Inode, NewInode, SetAttributes, Timestamp};
 use sentry_vfs::mount::{FileSystem, MountFlags};
@@ -171,6 +171,63 @@ fn opening_what_a_list_has_shown_takes_one_message() {
         assert_eq!(messages, asked);
         let (messages, _) = fixture.messages(|| content(file));
         assert_eq!(messages, 0);
+    }
+}
+
+/// Files that are opened in the order of their directory come several at a time; others, and those that are not
+/// regular files or may not be read, do not.
+#[test]
+fn file_after_file_comes_ahead() {
+    let count = 200;
+    let fixture = Fixture::new(false, Caching::Forever, |path| {
+        for number in 0..count {
+            fs::write(path.join(format!("{number}")), format!("{number}")).expect("write");
+        }
+        symlink("0", path.join("link")).expect("symlink");
+        fs::create_dir(path.join("dir")).expect("mkdir");
+    });
+    let order = |reverse: bool| {
+        let mut entries = fixture.root.entries().expect("entries");
+        entries.retain(|entry| entry.kind == libc::DT_REG);
+        if reverse {
+            entries.reverse();
+        }
+        entries
+    };
+    let read_all = |entries: Vec<DirEntry>| {
+        for entry in entries {
+            let name = String::from_utf8(entry.name).expect("a name");
+            assert_eq!(content(&walk(&fixture.root, &name).expect("file")), name.as_bytes());
+        }
+    };
+    let (backwards, ()) = fixture.messages(|| read_all(order(true)));
+    assert!(backwards >= 200, "{backwards}");
+    let before = fs::read_dir("/proc/self/fd").expect("list").count();
+    for _ in 0..3 {
+        let (messages, ()) = fixture.messages(|| read_all(order(false)));
+        assert!((8..40).contains(&messages), "{messages}");
+    }
+    assert!(fs::read_dir("/proc/self/fd").expect("list").count() <= before + MAX_DESCRIPTORS + 64);
+    // Another file has taken the name since.
+    let names: Vec<_> = order(false).into_iter().map(|entry| entry.name).collect();
+    let paths: Vec<_> = names
+        .iter()
+        .map(|name| std::str::from_utf8(name).expect("a name"))
+        .collect();
+    let files: Vec<_> = paths
+        .iter()
+        .map(|path| walk(&fixture.root, path).expect("file"))
+        .collect();
+    fs::remove_file(fixture.path().join(paths[103])).expect("remove");
+    fs::write(fixture.path().join("elsewhere"), "new").expect("write");
+    fs::rename(fixture.path().join("elsewhere"), fixture.path().join(paths[104])).expect("rename");
+    for (index, file) in files.iter().enumerate().skip(90).take(30) {
+        let open = file.open(libc::O_RDONLY as u32);
+        match index {
+            103 => assert_eq!(open.err(), Some(Errno::ENOENT)),
+            104 => assert_eq!(content(file), b"new"),
+            _ => assert_eq!(content(file), names[index]),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The runner puts the files there: `file`, `other`, `big`, `link` to `file`, `dir` with `one`, `two` and `sub/deep`,
 //! below `$GUEST_LOWER` in a directory for each case. In another one are `hard1` and `hard2`, two names of one file, `old`
-//! of 2001, `sparse` of 5 GiB, `many` with 500 files and `tree/in/file`.
+//! of 2001, `sparse` of 5 GiB, `many` with 500 files that hold their names and `tree/in/file`.
 
 use crate::sys::*;
 use crate::{cases, check, eq, err, ok, sys};
@@ -13,7 +13,8 @@ cases!("overlay": reads, lists, overwrites, appends, open_for_reading_sees_chang
     big_file_partly, symlink_replaced, mkdir_over_removed_file, list_while_changing, execs_changed_file, exclusive_create,
     hard_links_stay_together, hard_link_loses_a_name, attributes_survive, holes_survive, exchange, no_replace, unnamed_file_gets_a_name,
     removed_file_changes, dot_dot_of_moved_directory, list_survives_removals, positions_survive_changes, renames_over_emptied_directory,
-    file_instead_of_directory, times_of_directories, deep_below_host_directory, some_room_is_used);
+    file_instead_of_directory, times_of_directories, deep_below_host_directory, some_room_is_used, reads_in_one_go,
+    reads_file_after_file);
 
 fn enter(name: &str) {
     let Ok(lower) = std::env::var("GUEST_LOWER") else { skip("no host directory was given") };
@@ -43,6 +44,62 @@ fn reads() {
     eq!(text("dir/sub/deep"), "deep\n");
     eq!(stat("big").1.st_size, 300_000);
     check!(slurp("big").iter().all(|&b| b == b'b'));
+}
+
+fn reads_in_one_go() {
+    enter("reads_in_one_go");
+    let fd = ok!(open("big", libc::O_RDONLY, 0)) as i32;
+    for offset in [0, 1, 4095, 65_537, 299_999, 300_000] {
+        for len in [4096, 65_536, 65_537, 98_304, 262_144, 300_000, 1 << 20] {
+            let mut buf = vec![0u8; len];
+            let expected = len.min(300_000 - offset);
+            eq!(sys!(libc::SYS_pread64, fd, buf.as_mut_ptr(), len, offset), expected as i64);
+            check!(buf[..expected].iter().all(|&b| b == b'b'), "{len} bytes at {offset}");
+            // In two vectors.
+            buf.fill(0);
+            let (head, tail) = buf.split_at_mut(1000);
+            let v = [head, tail].map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+            eq!(sys!(libc::SYS_preadv, fd, v.as_ptr(), 2, offset, 0), expected as i64);
+            check!(buf[..expected].iter().all(|&b| b == b'b'), "{len} bytes at {offset}, in two");
+        }
+    }
+}
+
+fn reads_file_after_file() {
+    enter_more("reads_file_after_file");
+    let fd = ok!(open("many", libc::O_RDONLY | libc::O_DIRECTORY, 0)) as i32;
+    let mut all: Vec<String> = entries(fd, 4096).into_iter().map(|(name, _, _)| format!("many/{name}")).collect();
+    all.retain(|path| !path.ends_with('.'));
+    eq!(all.len(), 500);
+    // Changes of files that have been opened already, and of those that are next.
+    for (i, path) in all.iter().enumerate() {
+        match i % 50 {
+            20 => {
+                file(&all[i + 2], b"changed");
+                ok!(unlink(&all[i + 3]));
+                ok!(rename(&all[i + 4], &all[i + 5]));
+                file(&all[i + 4], b"another");
+            }
+            23 => {
+                err!(open(path, libc::O_RDONLY, 0), libc::ENOENT);
+                continue;
+            }
+            _ => {}
+        }
+        let own = &path["many/".len()..];
+        let expected = match i % 50 {
+            22 => "changed",
+            24 => "another",
+            25 => &all[i - 1]["many/".len()..],
+            _ => own,
+        };
+        eq!((path, text(path).as_str()), (path, expected));
+        if i % 50 == 30 {
+            // Twice, and one from before.
+            eq!(text(path), own);
+            eq!(text(&all[i - 6]), "another");
+        }
+    }
 }
 
 fn lists() {

@@ -12,6 +12,9 @@ use super::{CURRENT_WORKER, Phase, Thread, Wake};
 use crate::watchdog::Expected;
 use crate::{AddressSpace, BoxFuture, ChildStart, Event, GuestThread, Identity, Order, Registers};
 
+/// With less room for what goes to the guest with the answer, a longer read goes another way.
+const SHORT_FILE: usize = 16 << 10;
+
 impl GuestThread for Thread {
     fn address_space(&self) -> &Arc<dyn AddressSpace> {
         &self.space_dyn
@@ -167,9 +170,15 @@ impl GuestThread for Thread {
         let mut state = self.state.lock();
         let start = state.data_used.next_multiple_of(64);
         let room = layout::DATA_SIZE.saturating_sub(start);
-        if len <= room && state.ops.len() + 8 < layout::MAX_OPS {
-            let window = self.arena().data_window(self.slot, start, len).ok_or(Errno::EFAULT)?;
-            let count = read_at(fd, window, len, offset, flags)?;
+        // Most files are shorter than the buffers of those who read them. A read that is cut ends with a page.
+        let first = if len <= room {
+            len
+        } else {
+            room - (offset.unsigned_abs() as usize).wrapping_add(room) % sentry_abi::PAGE_SIZE as usize
+        };
+        if (first == len || first >= SHORT_FILE) && state.ops.len() + 8 < layout::MAX_OPS {
+            let window = self.arena().data_window(self.slot, start, first).ok_or(Errno::EFAULT)?;
+            let count = read_at(fd, window, first, offset, flags)?;
             if count > 0 {
                 let mut a = [0; 7];
                 a[..3].copy_from_slice(&[start as u64, addr, count as u64]);
@@ -184,9 +193,11 @@ impl GuestThread for Thread {
             return Ok(count);
         }
         drop(state);
-        let mut buf = vec![0; len.min(1 << 20)];
-        let count = read_at(fd, buf.as_mut_ptr(), buf.len(), offset, flags)?;
-        self.store(addr, &buf[..count])?;
+        let mut buf: Vec<u8> = Vec::with_capacity(len.min(1 << 20));
+        let count = read_at(fd, buf.as_mut_ptr(), buf.capacity(), offset, flags)?;
+        // SAFETY: the host has put so many bytes into the buffer, which has room for as many as were asked for.
+        unsafe { buf.set_len(count.min(buf.capacity())) };
+        self.store(addr, &buf)?;
         Ok(count)
     }
 

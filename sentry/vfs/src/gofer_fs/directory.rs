@@ -9,6 +9,7 @@ use sentry_gofer::Access;
 use sentry_gofer::protocol::{Attributes, EntryDetails, Step};
 use sentry_gofer::watches::Moment;
 
+use super::ahead::Run;
 use super::{Caching, GoferInode, Identity, MAX_NAMES, Place, VALIDITY};
 use crate::file::DirEntry;
 
@@ -27,6 +28,7 @@ pub(super) struct Directory {
     listing: Listing,
     /// How many names have been asked for while the listing was not.
     asked: u8,
+    pub(super) run: Run,
 }
 
 /// The directory as a whole.
@@ -60,6 +62,28 @@ struct Known {
 impl Directory {
     fn child(&self, name: &[u8]) -> Option<Arc<GoferInode>> {
         self.children.get(name).and_then(Weak::upgrade)
+    }
+
+    /// The place of `name` in the listing, if there is one.
+    pub(super) fn order(&self, name: &[u8]) -> Option<u32> {
+        match &self.listing {
+            Listing::Known { names, .. } => names.get(name).map(|known| known.order),
+            Listing::Unknown | Listing::ByName => None,
+        }
+    }
+
+    /// The regular files at the places from `first` on, in their order.
+    pub(super) fn files(&self, first: u32, count: u32) -> Vec<Box<[u8]>> {
+        let Listing::Known { names, .. } = &self.listing else {
+            return Vec::new();
+        };
+        let places = first..first.saturating_add(count);
+        let files = names
+            .iter()
+            .filter(|(_, known)| places.contains(&known.order) && known.kind == libc::DT_REG);
+        let mut files: Vec<_> = files.map(|(name, known)| (known.order, name.clone())).collect();
+        files.sort_unstable_by_key(|(order, _)| *order);
+        files.into_iter().map(|(_, name)| name).collect()
     }
 
     fn insert(&mut self, name: &[u8], inode: &Arc<GoferInode>) {
