@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cgroup;
 use crate::events::{Target, target};
 use crate::limits::{Limits, bytes};
 
@@ -158,6 +159,10 @@ pub struct Exec {
     /// Take limits that are not given here from FILE (TOML)
     #[arg(long, value_name = "FILE", help_heading = "Limits")]
     pub profile: Option<PathBuf>,
+
+    /// Let the host hold limits too, in a cgroup of the sandbox's own
+    #[arg(long, value_enum, default_value_t, help_heading = "Limits")]
+    pub cgroup: cgroup::Choice,
 
     /// Write what happens to FILE, or to the descriptor N: a line of JSON for each event
     #[arg(long, value_name = "FILE|fd:N", value_parser = target)]

@@ -69,6 +69,8 @@ pub enum Own {
         host_pid: u32,
         /// Limits that are set, by name.
         limits: std::collections::BTreeMap<&'static str, String>,
+        /// Those that a cgroup of the host holds too; null if there is none.
+        cgroup: Option<Vec<&'static str>>,
     },
     /// A part of ours failed.
     Fault {

@@ -10,6 +10,8 @@ use sentry_host::filter::{self, HostCall, Rule};
 use sentry_host::{process, scm};
 
 use crate::args::Hardening;
+use crate::cgroup::Cgroup;
+use crate::limits::Limits;
 use crate::parts::{self, Gofer, Protection, Report};
 use crate::supervisor::{self, FAILED};
 use crate::terminal::complain;
@@ -36,7 +38,7 @@ pub fn main(options: &Hardening) -> u8 {
             return FAILED;
         }
     };
-    let text = render(&platform, &protections, &gofer);
+    let text = render(&platform, &protections, &gofer, &host_limits());
     // A reader that has seen enough is no reason to fail.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     0
@@ -62,7 +64,7 @@ fn probe_gofer() -> Result<Vec<Protection>, String> {
         configuration.as_fd(),
         theirs.as_fd(),
     ];
-    let pid = spawn::start_gofer(executable.as_fd(), &descriptors).map_err(|error| failed(&error))?;
+    let pid = spawn::start_gofer(executable.as_fd(), &descriptors, None).map_err(|error| failed(&error))?;
     drop(theirs);
     let mut answer = vec![0; parts::LARGEST];
     let received = scm::recv_with_fds(socket.as_fd(), &mut answer, 0);
@@ -74,7 +76,12 @@ fn probe_gofer() -> Result<Vec<Protection>, String> {
     }
 }
 
-fn render(platform: &str, protections: &[Protection], of_gofer: &[Protection]) -> String {
+fn render(
+    platform: &str,
+    protections: &[Protection],
+    of_gofer: &[Protection],
+    cgroup: &Result<Cgroup, String>,
+) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -83,7 +90,7 @@ fn render(platform: &str, protections: &[Protection], of_gofer: &[Protection]) -
     list(&mut text, protections);
     text.push_str("\nThe gofer's process, with the default view:\n");
     list(&mut text, of_gofer);
-    limits(&mut text);
+    limits(&mut text, cgroup);
     let table = host_calls::for_platform(platform);
     section(&mut text, "Host calls of the sentry", "any other ends it", &table);
     let stub = "only from the stub's own text; anything else is a system call to the sentry";
@@ -152,8 +159,33 @@ const LIMITS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-fn limits(text: &mut String) {
-    let _ = writeln!(text, "\nLimits, held without a cgroup:");
+/// What the host holds too, tried out with all limits that it can hold.
+fn host_limits() -> Result<Cgroup, String> {
+    Cgroup::of(&Limits {
+        memory: Some(1 << 30),
+        cpus: Some(1000),
+        pids: Some(100),
+        ..Limits::default()
+    })
+}
+
+fn limits(text: &mut String, cgroup: &Result<Cgroup, String>) {
+    let held = match cgroup {
+        Ok(cgroup) if !cgroup.held().is_empty() => {
+            text.push_str("\nLimits, held by us and with --cgroup auto by a cgroup of the sandbox's own:\n");
+            cgroup.held()
+        }
+        Ok(_) => {
+            text.push_str(
+                "\nLimits, held by us (a cgroup can be made, but has no controller for memory, cpu or pids):\n",
+            );
+            &[]
+        }
+        Err(why) => {
+            let _ = writeln!(text, "\nLimits, held by us (no cgroup can be made: {why}):");
+            &[]
+        }
+    };
     let seen = crate::memory::can_be_seen();
     for (name, how, by) in LIMITS {
         if *name == "--memory" && !seen {
@@ -164,8 +196,23 @@ fn limits(text: &mut String) {
         } else {
             let _ = writeln!(text, "  {name:<15} {how:<7} {by}");
         }
+        let files = held.iter().find(|(limit, _)| name.strip_prefix("--") == Some(*limit));
+        let beyond = HEAD_ROOM.iter().find(|(limit, _)| limit == name);
+        if let (Some((_, files)), Some((_, beyond))) = (files, beyond) {
+            let _ = writeln!(text, "  {:<15} cgroup  {files}: {beyond}", "");
+        }
     }
 }
+
+/// How far a cgroup's limit is beyond ours, which is to act first.
+const HEAD_ROOM: &[(&str, &str)] = &[
+    (
+        "--memory",
+        "an eighth and 64 MiB beyond (high: a sixteenth and 32 MiB); cached files and the kernel's memory count",
+    ),
+    ("--cpus", "a quarter and half a processor beyond; our processes count"),
+    ("--pids", "twice as many and 128; our processes count"),
+];
 
 fn section(text: &mut String, title: &str, otherwise: &str, table: &[HostCall]) {
     let _ = writeln!(text, "\n{title} ({}; {otherwise}):", host_calls::allowed(table));

@@ -6,6 +6,7 @@
 
 mod args;
 mod boot;
+mod cgroup;
 mod changes;
 mod check;
 mod events;

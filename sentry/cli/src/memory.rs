@@ -96,6 +96,11 @@ impl Meter {
         }
     }
 
+    /// The limit in bytes.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// All processes of the sandbox: guests are children of the sentry, which may have a guard above it.
     fn processes(&self) -> BTreeSet<i32> {
         let root = self.root.as_raw();

@@ -24,6 +24,7 @@ use nix::unistd::{Gid, Pid, Uid};
 use sentry_host::process::{self, Forked};
 use sentry_host::{caps, namespaces};
 
+use crate::cgroup::Cgroup;
 use crate::isolation::raise_priority;
 use crate::parts::Setting;
 
@@ -123,6 +124,8 @@ pub struct Program<'a> {
     pub stdio: [BorrowedFd<'a>; 3],
     /// Those behind the configuration.
     pub others: &'a [BorrowedFd<'a>],
+    /// What the process enters first.
+    pub cgroup: Option<&'a Cgroup>,
 }
 
 impl Program<'_> {
@@ -179,6 +182,7 @@ impl Program<'_> {
         status: BorrowedFd<'_>,
     ) -> Result<Pid, (&'static str, Errno)> {
         let at = |step: &'static str| move |error: Errno| (step, error);
+        enter(self.cgroup).map_err(at("cgroup"))?;
         raise_priority();
         if setting == Setting::UserNamespace {
             leave_root().map_err(at("leave user 0"))?;
@@ -245,6 +249,9 @@ impl Program<'_> {
                 let alive = process::die_with_parent(Some(guard));
                 if alive != Ok(true) {
                     process::exit_now(125);
+                }
+                if let Err(error) = enter(self.cgroup) {
+                    give_up("cgroup", error);
                 }
                 raise_priority();
                 // Where root cannot become somebody else, the sentry says so.
@@ -318,13 +325,21 @@ fn mirror(end: Option<WaitStatus>) -> ! {
     }
 }
 
+fn enter(cgroup: Option<&Cgroup>) -> nix::Result<()> {
+    cgroup.map_or(Ok(()), Cgroup::enter)
+}
+
 /// Starts the gofer as a child, with the same executable.
-pub fn start_gofer(executable: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<Pid, SpawnError> {
+pub fn start_gofer(
+    executable: BorrowedFd<'_>,
+    descriptors: &[BorrowedFd<'_>],
+    cgroup: Option<&Cgroup>,
+) -> Result<Pid, SpawnError> {
     let supervisor = nix::unistd::getpid();
     match process::fork().map_err(failed("fork"))? {
         Forked::Parent(pid) => Ok(pid),
         Forked::Child => {
-            if process::die_with_parent(Some(supervisor)) == Ok(true) {
+            if enter(cgroup).is_ok() && process::die_with_parent(Some(supervisor)) == Ok(true) {
                 let args = [c"sentry".to_owned(), c"gofer".to_owned()];
                 let _ = process::exec_self(executable, &args, descriptors);
             }

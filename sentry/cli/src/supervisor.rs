@@ -20,6 +20,7 @@ use sentry_kernel::config::{BootConfig, ControlMessage, ExitStatus, Notice};
 use sentry_kernel::events::Event;
 
 use crate::args::PlatformChoice;
+use crate::cgroup::Cgroup;
 use crate::changes::Collector;
 use crate::events::EventLog;
 use crate::limits::ProfileError;
@@ -60,6 +61,8 @@ pub enum StartError {
     },
     #[error("--memory cannot be held here: /proc does not tell which processes are whose children")]
     Memory,
+    #[error("--cgroup require: {0}")]
+    Cgroup(String),
     #[error("--events: {0}")]
     Events(std::io::Error),
     #[error("cannot find our own executable: {0}; is /proc mounted?")]
@@ -95,6 +98,8 @@ struct Sandbox {
     log: Option<EventLog>,
     /// Where memory is limited, or its use is to be told.
     meter: Option<Meter>,
+    /// The host's part in limits, if it has one.
+    cgroup: Option<Cgroup>,
     /// The limit at which the command was told to end.
     ending: Option<Limit>,
     /// It did not, and was killed.
@@ -161,6 +166,7 @@ struct Plan<'a> {
     events: Option<OwnedFd>,
     debug_filter: bool,
     null: &'a File,
+    cgroup: Option<Cgroup>,
 }
 
 impl<'a> Plan<'a> {
@@ -176,7 +182,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn start(&self, started: Duration) -> Result<Sandbox, StartError> {
+    fn start(mut self, started: Duration) -> Result<Sandbox, StartError> {
         let _ = nix::sys::prctl::set_dumpable(true);
         let signals = take_signals()?;
         let executable = process::own_executable().map_err(StartError::Executable)?;
@@ -221,12 +227,17 @@ impl<'a> Plan<'a> {
                 },
             ],
             others: &others,
+            cgroup: self.cgroup.as_ref(),
         };
         let mut gofer = None;
         if let Some(trees) = &self.trees {
             let trees = parts::configuration(trees)?;
             let descriptors = [null, null, error.as_fd(), trees.as_fd(), gofer_socket.as_fd()];
-            gofer = Some(spawn::start_gofer(executable.as_fd(), &descriptors)?);
+            gofer = Some(spawn::start_gofer(
+                executable.as_fd(),
+                &descriptors,
+                self.cgroup.as_ref(),
+            )?);
         }
         let sentry = program.start().inspect_err(|_| {
             if let Some(gofer) = gofer {
@@ -242,6 +253,7 @@ impl<'a> Plan<'a> {
             changes: None,
             log: None,
             meter: None,
+            cgroup: self.cgroup.take(),
             ending: None,
             killed: false,
             resume: false,
@@ -405,7 +417,25 @@ impl Sandbox {
         let look = meter.look(false);
         let next = now() + meter.next(look.total);
         self.tell(ControlMessage::Memory(look.total));
+        self.tell_killed();
         Some(next)
+    }
+
+    /// Tells of processes that the host has killed at the cgroup's memory limit, faster than we could.
+    fn tell_killed(&mut self) {
+        let killed = self.cgroup.as_mut().map_or(0, Cgroup::killed);
+        if let (Some(log), Some(meter)) = (&mut self.log, &self.meter) {
+            for _ in 0..killed {
+                log.event(&Event::Limit {
+                    limit: "memory".into(),
+                    value: meter.limit(),
+                    used: meter.peak,
+                    action: "killed".into(),
+                    pid: None,
+                    comm: None,
+                });
+            }
+        }
     }
 
     /// Tells it which processes use it.
@@ -545,7 +575,11 @@ impl Sandbox {
     /// Ends whatever is left, and waits until it is gone.
     fn clean_up(self) {
         let Sandbox {
-            sentry, gofer, relay, ..
+            sentry,
+            gofer,
+            relay,
+            cgroup,
+            ..
         } = self;
         drop(relay);
         if let Some(gofer) = gofer {
@@ -564,6 +598,8 @@ impl Sandbox {
         if let Some(gofer) = gofer {
             let _ = waitpid(gofer, None);
         }
+        // Now that nobody is in it.
+        drop(cgroup);
     }
 }
 
@@ -595,6 +631,7 @@ pub fn probe(platform: PlatformChoice) -> Result<Report, String> {
         events: None,
         debug_filter: false,
         null: &null,
+        cgroup: None,
     };
     let mut sandbox = plan.start(now()).map_err(|error| error.to_string())?;
     let outcome = sandbox.supervise(Some(Duration::from_secs(10)));

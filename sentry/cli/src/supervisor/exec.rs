@@ -14,6 +14,7 @@ use sentry_kernel::events::Totals;
 
 use super::{FAILED, LAST_WORDS, Limit, Outcome, Plan, Sandbox, StartError};
 use crate::args::{Exec, User, environment};
+use crate::cgroup::Cgroup;
 use crate::changes::{Collector, Outputs};
 use crate::events::{self, EventLog, Own};
 use crate::limits::Limits;
@@ -66,7 +67,7 @@ fn open_strace(exec: &Exec) -> Result<Option<File>, StartError> {
 }
 
 /// The log of events, if one is wanted, and the sentry's end of its socket.
-fn open_log(exec: &Exec, limits: &Limits) -> Result<Option<(EventLog, OwnedFd)>, StartError> {
+fn open_log(exec: &Exec, limits: &Limits, cgroup: Option<&Cgroup>) -> Result<Option<(EventLog, OwnedFd)>, StartError> {
     let Some(target) = &exec.events else { return Ok(None) };
     let file = target.open().map_err(StartError::Events)?;
     let (ours, theirs) = parts::socket_pair()?;
@@ -78,6 +79,7 @@ fn open_log(exec: &Exec, limits: &Limits) -> Result<Option<(EventLog, OwnedFd)>,
         uid: nix::unistd::geteuid().as_raw(),
         host_pid: std::process::id(),
         limits: limits.list().into_iter().collect(),
+        cgroup: cgroup.map(|cgroup| cgroup.held().iter().map(|(limit, _)| *limit).collect()),
     });
     Ok(Some((log, theirs)))
 }
@@ -86,7 +88,8 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
     if limits.memory.is_some() && !memory::can_be_seen() {
         return Err(StartError::Memory);
     }
-    let (log, events) = open_log(exec, limits)?.unzip();
+    let cgroup = Cgroup::make(exec.cgroup, limits).map_err(StartError::Cgroup)?;
+    let (log, events) = open_log(exec, limits, cgroup.as_ref())?.unzip();
     let (user, groups) = guest_user(exec.user);
     let envp = environment(std::env::vars_os(), &exec.env);
     let home = envp
@@ -127,6 +130,7 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
         limits: limits.for_kernel(),
         events: log.is_some(),
     };
+    let null = File::options().read(true).write(true).open("/dev/null")?;
     let plan = Plan {
         kernel: Some(kernel),
         platform: exec.platform,
@@ -139,7 +143,8 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
         terminal: socket,
         events,
         debug_filter: exec.debug_filter_log,
-        null: &File::options().read(true).write(true).open("/dev/null")?,
+        null: &null,
+        cgroup,
     };
     let mut sandbox = plan.start(started)?;
     sandbox.relay = relay;
@@ -154,7 +159,7 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
     // What the guest closes is to be closed for whoever is at the other end. Terminals are needed at the end.
     for (number, terminal) in [(0, stdin().is_terminal()), (1, stdout().is_terminal())] {
         if !terminal {
-            process::give_up_stdio(number, plan.null.as_fd())?;
+            process::give_up_stdio(number, null.as_fd())?;
         }
     }
     Ok(sandbox)
@@ -178,6 +183,7 @@ pub fn exec(exec: &Exec) -> u8 {
     };
     let outcome = sandbox.supervise(limits.timeout);
     let reported = now();
+    sandbox.tell_killed();
     let (ending, killed) = (sandbox.ending, sandbox.killed);
     if !matches!(outcome, Outcome::Ended) {
         sandbox.finish();
