@@ -9,7 +9,8 @@
 //! - `hostile`: guests that attack the stub in their own address space;
 //! - `random` (only if asked for): random sequences of calls, compared step by step; a difference is shrunk to a
 //!   short sequence;
-//! - `fuzz`: random calls with random arguments, which must leave the sandbox as it was.
+//! - `fuzz`: random calls with random arguments, which must leave the sandbox as it was;
+//! - `host-calls`: what the sandbox's own processes ask of the host meanwhile, compared with what is published.
 //!
 //! The last line is `N passed, N failed, N skipped`; the exit code is 1 if anything failed.
 
@@ -20,6 +21,7 @@ mod escape;
 mod fuzz;
 mod guest;
 mod host;
+mod host_calls;
 mod hostile;
 mod programs;
 mod progress;
@@ -89,6 +91,8 @@ pub enum Suite {
     Random,
     /// Random calls with random arguments
     Fuzz,
+    /// Host calls of all processes, traced and compared with the published lists
+    HostCalls,
 }
 
 /// On which file system the cases work.
@@ -113,7 +117,7 @@ pub struct Run {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "guest,programs,escape,hostile,fuzz"
+        default_value = "guest,programs,escape,hostile,fuzz,host-calls"
     )]
     pub suite: Vec<Suite>,
     /// File systems of the guest cases that use files; the others run once, on tmpfs
@@ -193,6 +197,7 @@ fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
             Suite::Hostile => units.extend(hostile::units(host)),
             Suite::Random => units.extend(random::units(host)),
             Suite::Fuzz => units.extend(fuzz::units(host)),
+            Suite::HostCalls => units.extend(host_calls::units(host)),
         }
     }
     Ok(units)
@@ -246,6 +251,7 @@ fn list(options: Run) -> Result<(), String> {
     names.extend(hostile::names());
     names.extend(random::names());
     names.extend(fuzz::names());
+    names.extend(host_calls::names());
     names
         .iter()
         .filter(|n| host.options.wants(n))

@@ -4,6 +4,7 @@
 //! child of its own and prints one line a case: `pass NAME`, `skip NAME reason` or `fail NAME what`.
 //! `guest random …` runs random sequences of calls ([`random`]), `guest fuzz …` random calls ([`fuzz`]).
 //! `guest attempt …` tries to get at the host ([`attempts`]).
+//! `guest trace …` counts the host calls of a sandbox's processes ([`trace`]).
 //! `guest tool …` are small programs that cases and other tests start.
 
 mod attempts;
@@ -12,6 +13,7 @@ mod fuzz;
 mod random;
 mod sys;
 mod tool;
+mod trace;
 
 use sys::{FAILED, SKIPPED, exit};
 
@@ -133,10 +135,13 @@ fn main() {
         ["attempt", name, victim, socket] => attempts::run(name, victim, socket),
         ["fuzz", seed, calls, place] => fuzz::many(seed, calls, place),
         ["fuzz-one", seed] => fuzz::one(seed),
+        ["trace", rows, report, guests, host, argv @ ..] if !argv.is_empty() => {
+            trace::main(rows, report, guests, host, argv);
+        }
         ["tool", name, rest @ ..] => tool::run(name, rest),
         _ => {
             eprintln!(
-                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | attempts | attempt NAME VICTIM SOCKET | fuzz SEED CALLS DIR | fuzz-one SEED | tool NAME ARG…"
+                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | attempts | attempt NAME VICTIM SOCKET | fuzz SEED CALLS DIR | fuzz-one SEED | trace ROWS REPORT follow|leave as-it-is|refusing CMD ARG… | tool NAME ARG…"
             );
             exit(2)
         }

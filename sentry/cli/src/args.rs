@@ -187,6 +187,10 @@ pub struct Hardening {
     /// How guest code would be run
     #[arg(long, value_enum, default_value_t)]
     pub platform: PlatformChoice,
+
+    /// As JSON, the host calls with their numbers and conditions
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A host path and where the guest sees it.

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::fd::AsFd;
 
 use nix::sys::wait::waitpid;
-use sentry_host::filter::{self, HostCall, Rule};
+use sentry_host::filter::{self, Arg, HostCall, Rule};
 use sentry_host::{process, scm};
 
 use crate::args::Hardening;
@@ -38,7 +38,11 @@ pub fn main(options: &Hardening) -> u8 {
             return FAILED;
         }
     };
-    let text = render(&platform, &protections, &gofer, &host_limits());
+    let text = if options.json {
+        json(&platform, &protections, &gofer)
+    } else {
+        render(&platform, &protections, &gofer, &host_limits())
+    };
     // A reader that has seen enough is no reason to fail.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     0
@@ -91,32 +95,110 @@ fn render(
     text.push_str("\nThe gofer's process, with the default view:\n");
     list(&mut text, of_gofer);
     limits(&mut text, cgroup);
-    let table = host_calls::for_platform(platform);
-    section(&mut text, "Host calls of the sentry", "any other ends it", &table);
-    let stub = "only from the stub's own text; anything else is a system call to the sentry";
-    section(
-        &mut text,
-        "Host calls of a stub, which is a guest process",
-        stub,
-        sentry_platform::filter::STUB_CALLS,
-    );
-    let gofer = sentry_gofer::server::host_calls(false);
-    section(&mut text, "Host calls of the gofer", "any other ends it", &gofer);
-    let writing = sentry_gofer::server::host_calls(true);
-    section(
-        &mut text,
-        "Host calls of the gofer with --rw",
-        "any other ends it",
-        &writing,
-    );
-    let owners = sentry_gofer::server::owners_calls(true);
-    section(
-        &mut text,
-        "Host calls of the process that tells an ordinary user's gofer the owners of files",
-        "any other ends it",
-        &owners,
-    );
+    for list in lists(platform) {
+        section(&mut text, &list);
+    }
     text
+}
+
+/// The published host calls of one kind of process.
+struct List {
+    kind: &'static str,
+    title: &'static str,
+    otherwise: &'static str,
+    calls: Vec<HostCall>,
+}
+
+fn lists(platform: &str) -> [List; 6] {
+    let list = |kind, title, otherwise, calls| List {
+        kind,
+        title,
+        otherwise,
+        calls,
+    };
+    let ends = "any other ends it";
+    [
+        list(
+            "sentry",
+            "Host calls of the sentry",
+            ends,
+            host_calls::for_platform(platform),
+        ),
+        list(
+            "stub",
+            "Host calls of a stub, which is a guest process",
+            "only from the stub's own text; anything else is a system call to the sentry",
+            sentry_platform::filter::STUB_CALLS.to_vec(),
+        ),
+        list(
+            "gofer",
+            "Host calls of the gofer",
+            ends,
+            sentry_gofer::server::host_calls(false),
+        ),
+        list(
+            "gofer_rw",
+            "Host calls of the gofer with --rw",
+            ends,
+            sentry_gofer::server::host_calls(true),
+        ),
+        list(
+            "owners",
+            "Host calls of the process that tells an ordinary user's gofer the owners of files",
+            ends,
+            sentry_gofer::server::owners_calls(true),
+        ),
+        list(
+            "supervisor",
+            "Host calls of the supervisor while the sandbox runs",
+            "it is outside and has no filter; a test holds it to them",
+            host_calls::SUPERVISOR.to_vec(),
+        ),
+    ]
+}
+
+/// What a program reads.
+fn json(platform: &str, protections: &[Protection], of_gofer: &[Protection]) -> String {
+    let calls: serde_json::Map<_, _> = lists(platform)
+        .iter()
+        .map(|list| (list.kind.into(), list.calls.iter().map(row_json).collect()))
+        .collect();
+    let all = serde_json::json!({
+        "platform": platform,
+        "sentry": protections,
+        "gofer": of_gofer,
+        "host_calls": calls,
+    });
+    format!("{all:#}\n")
+}
+
+/// `when`: alternatives, each a list of conditions that all have to hold: the argument with this index, of which `mask` is
+/// looked at, is `equals`, or not above `at_most`. Without it, the arguments do not matter.
+fn row_json(call: &HostCall) -> serde_json::Value {
+    let condition = |arg: &Arg| {
+        let half = u64::from(u32::MAX);
+        let equals =
+            |index: u8, mask: u64, value: u64| serde_json::json!({ "arg": index, "mask": mask, "equals": value });
+        match *arg {
+            Arg::Is(index, value) => equals(index, half, value.into()),
+            Arg::Is64(index, value) => equals(index, u64::MAX, value),
+            Arg::Without(index, mask) => equals(index, mask.into(), 0),
+            Arg::With(index, mask) => equals(index, mask.into(), mask.into()),
+            Arg::AtMost(index, value) => serde_json::json!({ "arg": index, "mask": half, "at_most": value }),
+        }
+    };
+    let mut row = serde_json::json!({ "number": call.number, "name": call.name, "why": call.why });
+    match call.rule {
+        Rule::Always => {}
+        Rule::Refuse(errno) => row["refused"] = errno.into(),
+        Rule::When(alternatives) => {
+            let alternatives = alternatives.iter();
+            row["when"] = alternatives
+                .map(|all| all.iter().map(condition).collect::<Vec<_>>())
+                .collect();
+        }
+    }
+    row
 }
 
 fn list(text: &mut String, protections: &[Protection]) {
@@ -214,7 +296,13 @@ const HEAD_ROOM: &[(&str, &str)] = &[
     ("--pids", "twice as many and 128; our processes count"),
 ];
 
-fn section(text: &mut String, title: &str, otherwise: &str, table: &[HostCall]) {
+fn section(text: &mut String, list: &List) {
+    let List {
+        title,
+        otherwise,
+        calls: table,
+        ..
+    } = list;
     let _ = writeln!(text, "\n{title} ({}; {otherwise}):", host_calls::allowed(table));
     for call in table.iter().filter(|call| !matches!(call.rule, Rule::Refuse(_))) {
         row(text, call);

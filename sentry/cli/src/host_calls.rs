@@ -371,6 +371,152 @@ const TABLE: &[HostCall] = &[
 /// (same user, same namespace), and nobody else is in its PID namespace.
 const PTRACE: &[HostCall] = &[call(libc::SYS_ptrace, "ptrace", Rule::Always, "running stubs")];
 
+const MAKES_NONE: Rule = Rule::When(&[&[Without(2, (libc::O_CREAT | libc::O_TRUNC) as u32)]]);
+const NO_EXEC: Rule = Rule::When(&[&[Without(2, PROT_EXEC)]]);
+const FLAGS: Rule = Rule::When(&[
+    &[Is(1, libc::F_GETFD as u32)],
+    &[Is(1, libc::F_GETFL as u32)],
+    &[Is(1, libc::F_SETFL as u32)],
+]);
+const TERMINAL: Rule = Rule::When(&[
+    &[Is(1, libc::TCGETS as u32)],
+    &[Is(1, libc::TCSETS as u32)],
+    &[Is(1, libc::TIOCGPGRP as u32)],
+    &[Is(1, libc::TIOCGWINSZ as u32)],
+]);
+
+/// What the supervisor asks of the host while a sandbox runs, and so do the guard of the fallback and the keeper of the
+/// cgroup. They are outside and have no filter: before, they start programs and open what the caller named. A test traces
+/// them.
+pub const SUPERVISOR: &[HostCall] = &[
+    call(
+        libc::SYS_read,
+        "read",
+        Rule::Always,
+        "what the sentry tells (changes), signals, the caller's terminal, /proc",
+    ),
+    call(
+        libc::SYS_write,
+        "write",
+        Rule::Always,
+        "the event log, lists of changes, the caller's terminal, standard error",
+    ),
+    call(libc::SYS_close, "close", Rule::Always, "its own descriptors"),
+    call(
+        libc::SYS_dup2,
+        "dup2",
+        Rule::Always,
+        "nothing in the place of standard input and output, which are the sandbox's",
+    ),
+    call(libc::SYS_poll, "poll", Rule::Always, "waiting"),
+    call(libc::SYS_recvfrom, "recvfrom", Rule::Always, "messages of the sentry"),
+    call(
+        libc::SYS_sendto,
+        "sendto",
+        Rule::Always,
+        "signals and limits, to the sentry",
+    ),
+    call(
+        libc::SYS_openat,
+        "openat",
+        MAKES_NONE,
+        "/proc, for the memory that is in use, and for children that are left; files of its cgroup",
+    ),
+    call(libc::SYS_getdents64, "getdents64", Rule::Always, "the same"),
+    call(libc::SYS_newfstatat, "newfstatat", Rule::Always, "the same"),
+    call(libc::SYS_statx, "statx", Rule::Always, "the same"),
+    call(libc::SYS_lseek, "lseek", Rule::Always, "the same"),
+    call(libc::SYS_rmdir, "rmdir", Rule::Always, "its cgroup"),
+    call(
+        libc::SYS_flock,
+        "flock",
+        Rule::When(&[&[Is(1, libc::LOCK_UN as u32)]]),
+        "the lock that says whose that is",
+    ),
+    call(
+        libc::SYS_clock_nanosleep,
+        "clock_nanosleep",
+        Rule::Always,
+        "until nobody is in it",
+    ),
+    call(libc::SYS_wait4, "wait4", Rule::Always, "its children's ends"),
+    call(
+        libc::SYS_kill,
+        "kill",
+        Rule::Always,
+        "ending and stopping its children, and itself as a job",
+    ),
+    call(libc::SYS_tgkill, "tgkill", Rule::Always, "stopping itself as a job"),
+    call(libc::SYS_getpid, "getpid", Rule::Always, "the same"),
+    call(libc::SYS_gettid, "gettid", Rule::Always, "the same"),
+    call(
+        libc::SYS_getpgrp,
+        "getpgrp",
+        Rule::Always,
+        "whether it is in the foreground",
+    ),
+    call(libc::SYS_rt_sigaction, "rt_sigaction", Rule::Always, "the same"),
+    call(libc::SYS_rt_sigprocmask, "rt_sigprocmask", Rule::Always, "the same"),
+    call(libc::SYS_rt_sigreturn, "rt_sigreturn", Rule::Always, "the same"),
+    call(
+        libc::SYS_restart_syscall,
+        "restart_syscall",
+        Rule::Always,
+        "waits that were interrupted",
+    ),
+    call(
+        libc::SYS_fcntl,
+        "fcntl",
+        FLAGS,
+        "flags of the caller's descriptors, which it leaves as it found them",
+    ),
+    call(
+        libc::SYS_ioctl,
+        "ioctl",
+        TERMINAL,
+        "modes, size and foreground of the caller's terminal",
+    ),
+    call(libc::SYS_futex, "futex", Rule::Always, "its threads"),
+    call(libc::SYS_sched_yield, "sched_yield", Rule::Always, "its threads"),
+    call(libc::SYS_sigaltstack, "sigaltstack", Rule::Always, "its threads"),
+    call(
+        libc::SYS_set_robust_list,
+        "set_robust_list",
+        Rule::Always,
+        "its threads",
+    ),
+    call(
+        libc::SYS_clone,
+        "clone",
+        Rule::When(&[&[Is(0, THREAD)]]),
+        "a thread that writes down what has changed",
+    ),
+    call(libc::SYS_clone3, "clone3", Rule::Always, "the same"),
+    call(
+        libc::SYS_prctl,
+        "prctl",
+        Rule::When(&[&[Is(0, libc::PR_SET_NAME as u32)]]),
+        "its name",
+    ),
+    call(
+        libc::SYS_sched_getaffinity,
+        "sched_getaffinity",
+        Rule::Always,
+        "the same",
+    ),
+    call(libc::SYS_rseq, "rseq", Rule::Always, "its threads"),
+    call(libc::SYS_brk, "brk", Rule::Always, "memory"),
+    call(libc::SYS_mmap, "mmap", NO_EXEC, "memory: not executable"),
+    call(libc::SYS_mprotect, "mprotect", NO_EXEC, "memory: not executable"),
+    call(libc::SYS_munmap, "munmap", Rule::Always, "memory"),
+    call(libc::SYS_mremap, "mremap", Rule::Always, "memory"),
+    call(libc::SYS_madvise, "madvise", Rule::Always, "memory"),
+    call(libc::SYS_getrandom, "getrandom", Rule::Always, "seeds of hash tables"),
+    call(libc::SYS_clock_gettime, "clock_gettime", Rule::Always, "time"),
+    call(libc::SYS_exit, "exit", Rule::Always, "its threads"),
+    call(libc::SYS_exit_group, "exit_group", Rule::Always, "the end"),
+];
+
 /// The table for a platform.
 pub fn for_platform(platform: &str) -> Vec<HostCall> {
     let more = if platform == "ptrace" { PTRACE } else { &[] };

@@ -166,7 +166,7 @@ impl Filter {
 pub fn describe(rule: Rule) -> String {
     let one = |arg: &Arg| match *arg {
         Arg::Is(index, value) => format!("arg{index} == {value:#x}"),
-        Arg::Is64(index, value) => format!("arg{index} == {value:#x}"),
+        Arg::Is64(index, value) => format!("arg{index} == {value:#x} (64 bits)"),
         Arg::Without(index, mask) => format!("arg{index} & {mask:#x} == 0"),
         Arg::With(index, mask) => format!("arg{index} & {mask:#x} == {mask:#x}"),
         Arg::AtMost(index, value) => format!("arg{index} <= {value:#x}"),
@@ -210,7 +210,7 @@ mod tests {
     fn a_table_compiles_and_describes_itself() {
         let filter = Filter::compile(TABLE, Outside::Kill).unwrap();
         assert_eq!(filter.programs.len(), 2);
-        assert_eq!(describe(TABLE[2].rule), "arg2 & 0x4 == 0 && arg5 == 0x0");
+        assert_eq!(describe(TABLE[2].rule), "arg2 & 0x4 == 0 && arg5 == 0x0 (64 bits)");
         assert_eq!(describe(TABLE[0].rule), "");
     }
 
