@@ -3,6 +3,7 @@
 //! Absolute values move from machine to machine, so medians over the rounds are shown with their ratio to native.
 #![forbid(unsafe_code)]
 
+mod crowd;
 mod machine;
 mod macros;
 mod plot;
@@ -69,6 +70,10 @@ pub struct Options {
     #[arg(long = "macro", conflicts_with_all = ["json", "plot"])]
     pub whole: bool,
 
+    /// Start N sandboxes at once instead: how long that takes, what they use, what is left
+    #[arg(long, value_name = "N", conflicts_with_all = ["json", "plot", "whole"], value_parser = clap::value_parser!(u16).range(1..))]
+    pub crowd: Option<u16>,
+
     /// Keep everything on this processor
     #[arg(long, value_name = "CPU")]
     pub pin: Option<usize>,
@@ -122,6 +127,10 @@ fn run(options: Options) -> Result<(), String> {
     print!("{}", results.head());
     if options.whole {
         print!("{}", macros::run(&systems, &scratch, options.rounds, wanted));
+        return Ok(());
+    }
+    if let Some(count) = options.crowd {
+        print!("{}", crowd::run(&systems, &scratch, count.into())?);
         return Ok(());
     }
     let progress = std::io::stderr().is_terminal();

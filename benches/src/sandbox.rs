@@ -176,18 +176,26 @@ impl System {
         Ok(Self { on, prefix })
     }
 
-    fn start(&self, scratch: &Scratch, command: &[&str], output: Stdio) -> Result<Child, String> {
+    fn command(&self, scratch: &Scratch, command: &[&str]) -> Command {
         let mut words = self.prefix.iter().map(String::as_str).chain(command.iter().copied());
         let program = words.next().unwrap_or_default();
         let mut start = Command::new(program);
-        // Output goes through a pipe: runsc writes a regular file at an offset of its own.
+        start.args(words).current_dir(scratch.folder.path());
         start
-            .args(words)
-            .current_dir(scratch.folder.path())
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(Stdio::piped());
-        start.spawn().map_err(|error| format!("cannot run {program}: {error}"))
+    }
+
+    fn start(&self, scratch: &Scratch, command: &[&str], output: Stdio) -> Result<Child, String> {
+        let mut start = self.command(scratch, command);
+        // Output goes through a pipe: runsc writes a regular file at an offset of its own.
+        start.stdin(Stdio::null()).stdout(output).stderr(Stdio::piped());
+        spawn(&mut start)
+    }
+
+    /// Starts a program that is talked to: pipes to its standard input and from its output.
+    pub fn conversation(&self, scratch: &Scratch, command: &[&str]) -> Result<Child, String> {
+        let mut start = self.command(scratch, command);
+        start.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        spawn(&mut start)
     }
 
     /// Starts a program that goes on.
@@ -237,6 +245,11 @@ impl System {
         }
         Ok((output, ended - begin))
     }
+}
+
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    let started = command.spawn();
+    started.map_err(|error| format!("cannot run {}: {error}", command.get_program().to_string_lossy()))
 }
 
 fn drain(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {

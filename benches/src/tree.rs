@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 /// The process and its descendants.
-fn family(root: u32) -> Result<Vec<u32>, String> {
+pub fn family(root: u32) -> Result<Vec<u32>, String> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc")
         .map_err(|error| format!("/proc: {error}"))?
@@ -50,6 +50,20 @@ pub fn memory(root: u32) -> Result<u64, String> {
     } else {
         Ok(total)
     }
+}
+
+/// Page tables, in bytes.
+pub fn page_tables(root: u32) -> Result<u64, String> {
+    let mut total = 0;
+    for pid in family(root)? {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"));
+        total += line
+            .and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+            .unwrap_or(0)
+            << 10;
+    }
+    Ok(total)
 }
 
 /// Time on processors so far, of all threads.

@@ -20,6 +20,7 @@ mod attempts;
 mod escape;
 mod fuzz;
 mod guest;
+mod hogs;
 mod host;
 mod host_calls;
 mod hostile;
@@ -93,6 +94,8 @@ pub enum Suite {
     Fuzz,
     /// Host calls of all processes, traced and compared with the published lists
     HostCalls,
+    /// Programs that take all that is to be had of something
+    Hogs,
 }
 
 /// On which file system the cases work.
@@ -117,7 +120,7 @@ pub struct Run {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "guest,programs,escape,hostile,fuzz,host-calls"
+        default_value = "guest,programs,escape,hostile,fuzz,host-calls,hogs"
     )]
     pub suite: Vec<Suite>,
     /// File systems of the guest cases that use files; the others run once, on tmpfs
@@ -150,6 +153,9 @@ pub struct Run {
     /// Random calls of the `fuzz` suite on systrap; a tenth of it on ptrace
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub calls: u64,
+    /// Seconds that each hog has
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub seconds: u64,
     /// The seed of the random sequences and calls, in hexadecimal, instead of a fixed and a new one
     #[arg(long, value_name = "SEED", value_parser = |text: &str| u64::from_str_radix(text, 16))]
     pub seed: Option<u64>,
@@ -198,6 +204,7 @@ fn units(host: &Host) -> Result<Vec<Unit<'_>>, String> {
             Suite::Random => units.extend(random::units(host)),
             Suite::Fuzz => units.extend(fuzz::units(host)),
             Suite::HostCalls => units.extend(host_calls::units(host)),
+            Suite::Hogs => units.extend(hogs::units(host)?),
         }
     }
     Ok(units)
@@ -252,6 +259,7 @@ fn list(options: Run) -> Result<(), String> {
     names.extend(random::names());
     names.extend(fuzz::names());
     names.extend(host_calls::names());
+    names.extend(hogs::names(&host)?);
     names
         .iter()
         .filter(|n| host.options.wants(n))

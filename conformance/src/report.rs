@@ -88,7 +88,18 @@ impl Report {
         match outcome {
             Outcome::Fail => println!("FAIL {:8} {}: {}", on.name(), entry.name, entry.detail),
             Outcome::Skip if self.verbose => println!("skip {:8} {}: {}", on.name(), entry.name, entry.detail),
-            Outcome::Pass if self.verbose => println!("pass {:8} {} ({} ms)", on.name(), entry.name, entry.ms),
+            Outcome::Pass if self.verbose && entry.detail.is_empty() => {
+                println!("pass {:8} {} ({} ms)", on.name(), entry.name, entry.ms);
+            }
+            Outcome::Pass if self.verbose => {
+                println!(
+                    "pass {:8} {} ({} ms): {}",
+                    on.name(),
+                    entry.name,
+                    entry.ms,
+                    entry.detail
+                );
+            }
             _ => {}
         }
         self.entries.lock().unwrap_or_else(|e| e.into_inner()).push(entry);

@@ -3,13 +3,14 @@
 //! `guest list` prints their names; `guest run NAME` runs one in this process; `guest batch NAME…` runs each in a
 //! child of its own and prints one line a case: `pass NAME`, `skip NAME reason` or `fail NAME what`.
 //! `guest random …` runs random sequences of calls ([`random`]), `guest fuzz …` random calls ([`fuzz`]).
-//! `guest attempt …` tries to get at the host ([`attempts`]).
+//! `guest attempt …` tries to get at the host ([`attempts`]). `guest hog …` takes all that is to be had ([`hogs`]).
 //! `guest trace …` counts the host calls of a sandbox's processes ([`trace`]).
 //! `guest tool …` are small programs that cases and other tests start.
 
 mod attempts;
 mod cases;
 mod fuzz;
+mod hogs;
 mod random;
 mod sys;
 mod tool;
@@ -138,10 +139,12 @@ fn main() {
         ["trace", rows, report, guests, host, argv @ ..] if !argv.is_empty() => {
             trace::main(rows, report, guests, host, argv);
         }
+        ["hogs"] => hogs::names().for_each(|name| println!("{name}")),
+        ["hog", name, seconds, report] => hogs::run(name, seconds, report),
         ["tool", name, rest @ ..] => tool::run(name, rest),
         _ => {
             eprintln!(
-                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | attempts | attempt NAME VICTIM SOCKET | fuzz SEED CALLS DIR | fuzz-one SEED | trace ROWS REPORT follow|leave as-it-is|refusing CMD ARG… | tool NAME ARG…"
+                "usage: guest list | run NAME | batch NAME… | random KIND SEED COUNT | random-steps KIND SEED STEPS | attempts | attempt NAME VICTIM SOCKET | fuzz SEED CALLS DIR | fuzz-one SEED | trace ROWS REPORT follow|leave as-it-is|refusing CMD ARG… | hogs | hog NAME SECONDS REPORT | tool NAME ARG…"
             );
             exit(2)
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use sentry_abi::Errno;
 use sentry_lock::{Mutex, rank};
+use sentry_vfs::budget::Shortage;
 
 use crate::Kernel;
 use crate::config::{Notice, SandboxLimits};
@@ -106,6 +107,21 @@ impl Kernel {
             pid: thread.map(Thread::pid),
             comm: thread.map(|thread| events::text(&thread.comm())),
         });
+    }
+
+    /// A call had no room: tells of the limit if it is one of the sandbox.
+    pub(crate) fn no_room(&self, thread: &Thread) {
+        let budget = self.vfs().budget();
+        let limits = &self.quota.limits;
+        let (name, limit, used) = match budget.take_shortage() {
+            None => return,
+            Some(Shortage::Pages) => ("disk", limits.disk, budget.used()),
+            Some(Shortage::Inodes) => ("disk-inodes", limits.inodes, budget.used_inodes()),
+            Some(Shortage::Memory) => ("memory", limits.memory, budget.used_with_others()),
+        };
+        if let Some(limit) = limit {
+            self.limit_reached(name, limit, used, "refused", Some(thread));
+        }
     }
 
     /// `EAGAIN` where one more thread would be more than `--pids` says.

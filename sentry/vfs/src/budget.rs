@@ -1,6 +1,6 @@
 //! What all file systems in memory of a sandbox may use together.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use sentry_abi::{Errno, PAGE_SIZE};
 
@@ -14,6 +14,20 @@ pub struct Budget {
     pages: AtomicU64,
     inodes: AtomicU64,
     others: AtomicU64,
+    /// The [`Shortage`] that was met last, 0 if it was told.
+    short: AtomicU8,
+}
+
+/// A limit that has been reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Shortage {
+    /// Of pages that files may have.
+    Pages = 1,
+    /// Of inodes.
+    Inodes,
+    /// Of memory, with what else is in use.
+    Memory,
 }
 
 impl Default for Budget {
@@ -32,6 +46,7 @@ impl Budget {
             pages: AtomicU64::new(0),
             inodes: AtomicU64::new(0),
             others: AtomicU64::new(0),
+            short: AtomicU8::new(0),
         }
     }
 
@@ -67,9 +82,42 @@ impl Budget {
         self.max_inodes
     }
 
+    /// Whether so many pages cannot be had at this moment: then that is noted.
+    pub fn lacks(&self, pages: u64) -> bool {
+        if pages <= self.free_pages() {
+            return false;
+        }
+        let disk = pages > self.max_pages.saturating_sub(self.pages.load(Ordering::Relaxed));
+        self.note(if disk { Shortage::Pages } else { Shortage::Memory });
+        true
+    }
+
+    fn note(&self, short: Shortage) {
+        self.short.store(short as u8, Ordering::Relaxed);
+    }
+
+    /// The limit that was reached since this was asked last.
+    pub fn take_shortage(&self) -> Option<Shortage> {
+        let short = self.short.load(Ordering::Relaxed);
+        if short == 0 {
+            return None;
+        }
+        match self.short.swap(0, Ordering::Relaxed) {
+            1 => Some(Shortage::Pages),
+            2 => Some(Shortage::Inodes),
+            3 => Some(Shortage::Memory),
+            _ => None,
+        }
+    }
+
+    /// Bytes in use of what [`Shortage::Memory`] is about.
+    pub fn used_with_others(&self) -> u64 {
+        self.used().saturating_add(self.others.load(Ordering::Relaxed))
+    }
+
     /// Counts pages; `ENOSPC`, and counts nothing, beyond the limit.
     pub fn charge(&self, pages: u64) -> Result<(), Errno> {
-        if pages > self.free_pages() {
+        if self.lacks(pages) {
             return Err(Errno::ENOSPC);
         }
         let add = |used: u64| used.checked_add(pages).filter(|&sum| sum <= self.max_pages);
@@ -95,7 +143,10 @@ impl Budget {
         let add = |used: u64| Some(used + 1).filter(|&sum| sum <= self.max_inodes);
         match self.inodes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Errno::ENOSPC),
+            Err(_) => {
+                self.note(Shortage::Inodes);
+                Err(Errno::ENOSPC)
+            }
         }
     }
 
@@ -120,7 +171,13 @@ mod tests {
         budget.charge(6).unwrap();
         budget.uncharge(10);
         assert_eq!(budget.used(), 0);
+        assert_eq!(budget.take_shortage(), Some(Shortage::Memory));
+        assert_eq!(budget.take_shortage(), None);
         budget.charge_inode().unwrap();
         assert_eq!(budget.charge_inode(), Err(Errno::ENOSPC));
+        assert_eq!(budget.take_shortage(), Some(Shortage::Inodes));
+        let budget = Budget::new(Some(2 * PAGE_SIZE), None, Some(10 * PAGE_SIZE));
+        assert!(budget.lacks(3) && !budget.lacks(2));
+        assert_eq!(budget.take_shortage(), Some(Shortage::Pages));
     }
 }

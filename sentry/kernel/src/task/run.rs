@@ -152,6 +152,9 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
     if let Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS)) = result {
         denied(thread, args, errno);
     }
+    if let Err(Errno::ENOSPC | Errno::ENOMEM) = result {
+        kernel.no_room(thread);
+    }
     Some(result)
 }
 

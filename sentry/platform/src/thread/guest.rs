@@ -251,19 +251,27 @@ impl GuestThread for Thread {
                 }
             }
         }
+        let mut seen = 0;
         loop {
-            if let Some(end) = text.iter().position(|byte| *byte == 0) {
-                text.truncate(end);
+            if let Some(end) = text[seen..].iter().position(|byte| *byte == 0) {
+                text.truncate(seen + end);
                 return Ok(text);
             }
+            seen = text.len();
             if text.len() > max {
                 return Err(Errno::ENAMETOOLONG);
             }
-            // To the end of the page, so that a string before an unmapped page can be read.
+            // Most strings are short, and some end before an unmapped page: a little within the page, then to its end,
+            // then the more the longer it is.
             let from = addr.checked_add(text.len() as u64).ok_or(Errno::EFAULT)?;
             let page = 4096 - (from % 4096) as usize;
             let old = text.len();
-            text.resize(old + page.min(256).min(max + 1 - old), 0);
+            let more = match old {
+                0..256 => page.min(256),
+                256..4096 => page,
+                _ => page + (old / 4096) * 4096,
+            };
+            text.resize(old + more.min(max + 1 - old), 0);
             let got = self.fetch(from, &mut text[old..]);
             text.truncate(old + got);
             if got == 0 {

@@ -245,7 +245,7 @@ impl Data {
         let mut len = buf.len() as u64;
         let most = len.div_ceil(PAGE) + 1;
         let end = (offset + len).max(self.size).div_ceil(PAGE);
-        if self.charged < end && store.free_pages() < most {
+        if self.charged < end && store.lacks(most) {
             // Near the limit: up to the first hole, and as many pages as may be had behind it.
             let hole = if offset < self.size {
                 file.seek_extent(offset, false)?

@@ -67,7 +67,7 @@ impl Data {
             Form::Inline(_) => return Err(Errno::EIO),
             Form::Own(file) => {
                 // What is there already is counted as missing: an error too early is the price near the limit.
-                if store.free_pages() < len.div_ceil(PAGE) {
+                if store.lacks(len.div_ceil(PAGE)) {
                     return Err(Errno::ENOSPC);
                 }
                 file.allocate(offset, len, true)?;
@@ -78,7 +78,7 @@ impl Data {
             Form::Chunks(chunks) => {
                 let (first, last) = (offset / CHUNK, end.div_ceil(CHUNK));
                 let pages = end.div_ceil(PAGE) - offset / PAGE;
-                if pages > store.free_pages().saturating_add(self.charged) {
+                if store.lacks(pages.saturating_sub(self.charged)) {
                     return Err(Errno::ENOSPC);
                 }
                 let mask_of = |index: u64| {

@@ -106,6 +106,11 @@ impl Store {
         own.min(self.budget.free_pages())
     }
 
+    /// Whether so many pages cannot be charged.
+    pub fn lacks(&self, pages: u64) -> bool {
+        self.budget.lacks(pages) || pages > self.free_pages()
+    }
+
     /// Counts pages; `ENOSPC`, and counts nothing, beyond the limit.
     pub fn charge(&self, pages: u64) -> Result<(), Errno> {
         self.budget.charge(pages)?;

@@ -294,7 +294,7 @@ pub fn minimum_of_a_read() {
     until_state(pid, 'S');
     pty.type_in(b"d");
     sleep_ms(5);
-    eq!(task_state(pid), 'S');
+    until_state(pid, 'S');
     pty.type_in(b"ef");
     reap(pid);
     // No more is waited for than is asked for.
@@ -335,7 +335,7 @@ pub fn timeout_between_bytes() {
     // It does not run before the first byte.
     let pid = child(|| eq!(read(pty.s, 10), b"x"));
     sleep_ms(300);
-    eq!(task_state(pid), 'S');
+    until_state(pid, 'S');
     pty.type_in(b"x");
     reap(pid);
     let pid = child(|| eq!(read(pty.s, 10), b"0123456789"));
