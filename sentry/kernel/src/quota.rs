@@ -264,8 +264,15 @@ struct Memory {
     large: Vec<(u32, u32)>,
     /// The supervisor was asked for these.
     asked: bool,
-    /// What was killed last, and when.
-    victim: Option<(Arc<Process>, Instant)>,
+    victim: Option<Victim>,
+}
+
+/// What was killed last.
+struct Victim {
+    process: Arc<Process>,
+    /// Its number on the host.
+    host: u32,
+    since: Instant,
 }
 
 /// How long a process that is killed may take to give its memory back.
@@ -313,20 +320,26 @@ impl Kernel {
     /// All is known: if it really is too much, the process that is worst goes.
     pub(crate) fn judge_memory(self: &Arc<Self>, bytes: u64) {
         let Some(limit) = self.quota.limits.memory else { return };
-        let large = {
+        let (large, dying) = {
             let mut memory = self.quota.memory.lock();
             memory.asked = false;
             memory.used = bytes;
-            std::mem::take(&mut memory.large)
+            let large = std::mem::take(&mut memory.large);
+            let dying = memory.holds_on(&large);
+            (large, dying)
         };
         let used = bytes + self.vfs().budget().used();
-        if used <= limit {
+        if used <= limit || dying {
             return;
         }
         let Some(victim) = self.worst(&large, limit) else {
             return;
         };
-        self.quota.memory.lock().victim = Some((victim.clone(), Instant::now()));
+        self.quota.memory.lock().victim = Some(Victim {
+            process: victim.clone(),
+            host: victim.mm().space().host_pid(),
+            since: Instant::now(),
+        });
         let thread = victim.threads().first().cloned();
         self.limit_reached("memory", limit, used, "killed", thread.as_deref());
         send_to_process(self, &victim, SigInfo::kernel(Signal::KILL));
@@ -355,7 +368,13 @@ impl Kernel {
 impl Memory {
     fn is_dying(&self) -> bool {
         let victim = self.victim.as_ref();
-        victim.is_some_and(|(process, since)| !process.is_zombie() && since.elapsed() < DYING)
+        victim.is_some_and(|victim| !victim.process.is_zombie() && victim.since.elapsed() < DYING)
+    }
+
+    /// Whether what was killed last has still memory on the host: there it ends later than for us.
+    fn holds_on(&self, large: &[(u32, u32)]) -> bool {
+        let victim = self.victim.as_ref().filter(|victim| victim.since.elapsed() < DYING);
+        victim.is_some_and(|victim| large.iter().any(|(pid, kib)| *pid == victim.host && *kib > 0))
     }
 }
 
