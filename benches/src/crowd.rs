@@ -13,8 +13,8 @@ use crate::tree;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Forks, pipes and files, then waits until it is told to end.
-const WORK: &str = "i=0; while [ $i -lt 20 ]; do i=$((i + 1)); echo $i >/tmp/f; cat /tmp/f | grep -q $i || exit 1; done; \
-    echo ready; read -r line; exit 0";
+const WORK: &str = "f=/tmp/crowd-$$; i=0; while [ $i -lt 20 ]; do i=$((i + 1)); echo $i >$f; \
+    cat $f | grep -q $i || exit 1; done; rm $f; echo ready; read -r line; exit 0";
 
 /// Runs `count` of them on each system; the table.
 pub fn run(systems: &[System], scratch: &Scratch, count: usize) -> Result<String, String> {
