@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use common::{Host, command_line, error_text, eventually};
@@ -193,6 +194,148 @@ fn nothing_is_left_where_namespaces_are_refused() {
     rounds(Host::Restricted);
     for _ in 0..4 {
         round(Host::Restricted, Part::Guard);
+    }
+}
+
+/// What a sandbox may leave besides processes.
+#[derive(Debug, Default, PartialEq)]
+struct Things {
+    mounts: usize,
+    cgroups: BTreeSet<PathBuf>,
+}
+
+impl Things {
+    fn there() -> Things {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc");
+        let mut cgroups = BTreeSet::new();
+        let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    folders.push(entry.path());
+                    if entry.file_name().to_string_lossy().starts_with("sentry-") {
+                        cgroups.insert(entry.path());
+                    }
+                }
+            }
+        }
+        Things {
+            mounts: mounts.lines().count(),
+            cgroups,
+        }
+    }
+}
+
+/// The namespaces of processes, as far as they are not those of this one.
+fn namespaces(pids: impl IntoIterator<Item = String>) -> BTreeSet<PathBuf> {
+    let of = |pid: &str| {
+        let list = std::fs::read_dir(format!("/proc/{pid}/ns"));
+        let links = list.into_iter().flatten().flatten();
+        links
+            .filter_map(|link| std::fs::read_link(link.path()).ok())
+            .collect::<BTreeSet<_>>()
+    };
+    let own = of("self");
+    pids.into_iter()
+        .flat_map(|pid| of(&pid))
+        .filter(|namespace| !own.contains(namespace))
+        .collect()
+}
+
+/// SIGKILL to any process of a sandbox with work and limits in it, whichever it is, on both platforms and as several
+/// users: no process, mount, cgroup, namespace or temporary file is left. `SENTRY_KILLS` says how often.
+#[test]
+fn random_kills_leave_nothing() {
+    const WORK: &str = "exec 2>/dev/null; while :; do (sleep 0.01; true) | cat; done & \
+        while :; do echo x >/tmp/f; (ulimit -n 50; exec /bin/true) & wait $!; rm /tmp/f; done";
+    let kills = std::env::var("SENTRY_KILLS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(12);
+    let before = Things::there();
+    for number in 0..kills {
+        let host = [Host::Plain, Host::Ordinary, Host::Restricted][number / 2 % 3];
+        let platform = ["systrap", "ptrace"][number % 2];
+        let scratch = tempfile::tempdir().expect("a directory");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(scratch.path(), open).expect("chmod");
+        let limits = ["--memory", "256M", "--pids", "100", "--cpus", "1.5"];
+        let mut args = vec!["exec", "--platform", platform];
+        args.extend(limits);
+        args.extend(["sh", "-c", WORK]);
+        let Some(mut command) = host.sentry_with(&args) else {
+            continue;
+        };
+        let child = command
+            .env("TMPDIR", scratch.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let child = child.spawn().expect("it starts");
+        let supervisor = child.id() as i32;
+        std::thread::sleep(std::time::Duration::from_micros(random(60_000)));
+        let mut everybody = family(supervisor);
+        let spaces = namespaces(everybody.iter().map(i32::to_string));
+        let victim = *everybody
+            .iter()
+            .nth(random(everybody.len() as u64) as usize)
+            .expect("the supervisor");
+        let what = format!(
+            "kill {number}: {host:?}, {platform}, {victim} of {supervisor}: {:?}",
+            command_line(victim)
+        );
+        let _ = kill(Pid::from_raw(victim), Signal::SIGKILL);
+        std::thread::sleep(std::time::Duration::from_micros(random(5_000)));
+        everybody.extend(family(supervisor));
+        // It may be a guest's process, without which the rest goes on.
+        let _ = kill(Pid::from_raw(supervisor), Signal::SIGTERM);
+        let output = child.wait_with_output().expect("wait");
+        let mut left = Vec::new();
+        let gone = eventually(|| {
+            left = everybody
+                .iter()
+                .filter(|pid| alive(**pid))
+                .map(|pid| (*pid, command_line(*pid)))
+                .collect();
+            left.is_empty()
+        });
+        assert!(gone, "{what}: left over: {left:?}; {}", error_text(&output));
+        let mut spaces_left = BTreeSet::new();
+        let gone = eventually(|| {
+            spaces_left = namespaces(parents().keys().map(i32::to_string))
+                .intersection(&spaces)
+                .cloned()
+                .collect();
+            spaces_left.is_empty()
+        });
+        assert!(gone, "{what}: namespaces are left: {spaces_left:?}");
+        let files: Vec<_> = std::fs::read_dir(scratch.path()).expect("list").collect();
+        assert!(files.is_empty(), "{what}: files are left: {files:?}");
+    }
+    // Other tests of this program have sandboxes too, for a while.
+    let mut now = Things::default();
+    let same = eventually(|| {
+        now = Things::there();
+        now.mounts == before.mounts && now.cgroups.is_subset(&before.cgroups)
+    });
+    assert!(same, "before {before:?}, now {now:?}");
+}
+
+/// A signal that comes before the first process is there waits for it.
+#[test]
+fn a_signal_at_the_start_is_not_lost() {
+    for number in 0..40 {
+        let platform = ["systrap", "ptrace"][number % 2];
+        let mut command = Host::Plain
+            .sentry_with(&["exec", "--platform", platform, "sleep", "1000"])
+            .expect("plain");
+        let mut child = command.stdin(Stdio::null()).spawn().expect("it starts");
+        std::thread::sleep(std::time::Duration::from_micros(number as u64 * 500));
+        let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
+        let ended = eventually(|| child.try_wait().expect("wait").is_some());
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(ended, "{platform}, after {} us", number * 500);
     }
 }
 

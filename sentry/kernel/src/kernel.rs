@@ -71,6 +71,8 @@ pub struct Kernel {
     /// Processes ever made.
     pub forks: AtomicU64,
     pending_signals: Mutex<BTreeMap<u32, Arc<AtomicU64>>, rank::PendingSignals>,
+    /// Signals from outside that have come before the first process; none once it is there.
+    pub(crate) early_signals: Mutex<Option<Vec<crate::signal::Signal>>, rank::EarlySignals>,
     /// The exit of the first process.
     pub(crate) init_exit: Mutex<Option<crate::task::wait::WaitStatus>, rank::InitExit>,
 }
@@ -134,6 +136,7 @@ impl Kernel {
             stops: AtomicU64::new(0),
             forks: AtomicU64::new(0),
             pending_signals: Mutex::new(BTreeMap::new()),
+            early_signals: Mutex::new(Some(Vec::new())),
             init_exit: Mutex::new(None),
         });
         crate::tty::register(&kernel);

@@ -247,6 +247,8 @@ ranks! {
     TextCounts,
     /// Counters of queued signals by user.
     PendingSignals,
+    /// Signals from outside that came before there was a process.
+    EarlySignals,
     /// How the first process has ended.
     InitExit,
     /// What was asked for and is missing.

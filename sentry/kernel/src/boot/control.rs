@@ -64,6 +64,10 @@ fn handle(kernel: &Arc<Kernel>, message: ControlMessage) {
     match message {
         ControlMessage::Signal(number) => {
             if let Ok(signal) = Signal::from_number(i64::from(number)) {
+                match &mut *kernel.early_signals.lock() {
+                    Some(early) if signal != Signal::KILL => return early.push(signal),
+                    _ => {}
+                }
                 pass_on(kernel, signal);
             }
         }
@@ -81,6 +85,12 @@ fn handle(kernel: &Arc<Kernel>, message: ControlMessage) {
             }
         }
     }
+}
+
+/// The first process is there: it gets what has come before.
+pub(super) fn begin(kernel: &Arc<Kernel>) {
+    let early = kernel.early_signals.lock().take();
+    early.into_iter().flatten().for_each(|signal| pass_on(kernel, signal));
 }
 
 fn pass_on(kernel: &Arc<Kernel>, signal: Signal) {

@@ -78,6 +78,7 @@ async fn launch(kernel: &Arc<Kernel>, config: &BootConfig, root: VfsPath, stdio:
     if let (Some(init), Some(path)) = (kernel.thread(1), config.argv.first()) {
         task::tell_exec(&init, path, &config.argv);
     }
+    super::control::begin(kernel);
     Ok(())
 }
 
