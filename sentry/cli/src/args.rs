@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cgroup;
 use crate::events::{Target, target};
+use sentry_kernel::config::{Stuck, Way};
+
 use crate::limits::{Limits, bytes};
 
 const EXIT_CODES: &str = "\
@@ -176,6 +178,11 @@ pub struct Exec {
     #[arg(long, hide = true)]
     pub debug_filter_log: bool,
 
+    /// Have whoever carries out CALL run on for ever, wait for ever, or be slow; the watch over the workers is ten times
+    /// faster
+    #[arg(long, hide = true, value_name = "spin|block|slow:CALL", value_parser = stuck)]
+    pub debug_stuck: Option<Stuck>,
+
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -243,6 +250,17 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
         target: target.into(),
         size,
     })
+}
+
+fn stuck(text: &str) -> Result<Stuck, String> {
+    let (way, call) = text.split_once(':').ok_or("expected WAY:CALL")?;
+    let way = match way {
+        "spin" => Way::Spin,
+        "block" => Way::Block,
+        "slow" => Way::Slow,
+        _ => return Err("expected spin, block or slow".into()),
+    };
+    Ok(Stuck { way, call: call.into() })
 }
 
 fn assignment(text: &str) -> Result<OsString, String> {

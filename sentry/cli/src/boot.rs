@@ -69,6 +69,7 @@ pub fn main() -> u8 {
         report_failure(why.into());
         process::exit_now(FAILED.into());
     }));
+    sentry_host::fatal::set_warn_hook(Box::new(|what| report(&Report::Warning(what.into()))));
     let handles = Handles {
         control: Some(for_kernel),
         gofer,

@@ -22,7 +22,7 @@ use crate::{host_calls, spawn};
 pub fn main(options: &Hardening) -> u8 {
     let (platform, protections) = match supervisor::probe(options.platform) {
         Ok(Report::Isolation { platform, protections }) => (platform, protections),
-        Ok(Report::Ended { .. }) => {
+        Ok(Report::Ended { .. } | Report::Warning(_)) => {
             complain("the sentry sent nonsense");
             return FAILED;
         }

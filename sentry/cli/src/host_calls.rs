@@ -39,12 +39,9 @@ const TABLE: &[HostCall] = &[
         "pipes, terminals, eventfds and files handed over",
     ),
     call(libc::SYS_write, "write", Rule::Always, "the same"),
-    call(libc::SYS_readv, "readv", Rule::Always, "the same"),
     call(libc::SYS_writev, "writev", Rule::Always, "the same"),
     call(libc::SYS_pread64, "pread64", Rule::Always, "files handed over"),
     call(libc::SYS_pwrite64, "pwrite64", Rule::Always, "the same"),
-    call(libc::SYS_preadv, "preadv", Rule::Always, "the same"),
-    call(libc::SYS_pwritev, "pwritev", Rule::Always, "the same"),
     call(libc::SYS_preadv2, "preadv2", Rule::Always, "the same, without waiting"),
     call(libc::SYS_pwritev2, "pwritev2", Rule::Always, "the same"),
     call(
@@ -79,12 +76,6 @@ const TABLE: &[HostCall] = &[
         "the same, by descriptor",
     ),
     call(
-        libc::SYS_fstatfs,
-        "fstatfs",
-        Rule::Always,
-        "the file system behind a file handed over",
-    ),
-    call(
         libc::SYS_ftruncate,
         "ftruncate",
         Rule::Always,
@@ -98,7 +89,6 @@ const TABLE: &[HostCall] = &[
     ),
     call(libc::SYS_fsync, "fsync", Rule::Always, "files handed over for writing"),
     call(libc::SYS_fdatasync, "fdatasync", Rule::Always, "the same"),
-    call(libc::SYS_dup, "dup", Rule::Always, "descriptors of its own"),
     call(
         libc::SYS_fcntl,
         "fcntl",
@@ -137,7 +127,6 @@ const TABLE: &[HostCall] = &[
     call(libc::SYS_epoll_create1, "epoll_create1", Rule::Always, "waiting"),
     call(libc::SYS_epoll_ctl, "epoll_ctl", Rule::Always, "waiting"),
     call(libc::SYS_epoll_wait, "epoll_wait", Rule::Always, "waiting"),
-    call(libc::SYS_epoll_pwait, "epoll_pwait", Rule::Always, "waiting"),
     call(libc::SYS_epoll_pwait2, "epoll_pwait2", Rule::Always, "waiting"),
     call(
         libc::SYS_eventfd2,
@@ -146,24 +135,11 @@ const TABLE: &[HostCall] = &[
         "waking its own threads; doorbells",
     ),
     call(
-        libc::SYS_timerfd_create,
-        "timerfd_create",
-        Rule::Always,
-        "timers of the executor",
-    ),
-    call(
-        libc::SYS_timerfd_settime,
-        "timerfd_settime",
-        Rule::Always,
-        "timers of the executor",
-    ),
-    call(
         libc::SYS_futex,
         "futex",
         Rule::Always,
         "its own locks, and stubs that wait in a mailbox",
     ),
-    call(libc::SYS_futex_waitv, "futex_waitv", Rule::Always, "the same"),
     call(libc::SYS_sched_yield, "sched_yield", Rule::Always, "its own threads"),
     call(
         libc::SYS_sched_getaffinity,
@@ -178,7 +154,6 @@ const TABLE: &[HostCall] = &[
         "a worker goes where its guest runs",
     ),
     call(libc::SYS_getcpu, "getcpu", Rule::Always, "where a worker runs"),
-    call(libc::SYS_nanosleep, "nanosleep", Rule::Always, "its own threads"),
     call(
         libc::SYS_clock_nanosleep,
         "clock_nanosleep",
@@ -192,7 +167,6 @@ const TABLE: &[HostCall] = &[
         "clocks, where the vDSO cannot tell",
     ),
     call(libc::SYS_clock_getres, "clock_getres", Rule::Always, "clocks"),
-    call(libc::SYS_gettimeofday, "gettimeofday", Rule::Always, "clocks"),
     call(
         libc::SYS_getrandom,
         "getrandom",
@@ -201,20 +175,7 @@ const TABLE: &[HostCall] = &[
     ),
     call(libc::SYS_getpid, "getpid", Rule::Always, "itself"),
     call(libc::SYS_gettid, "gettid", Rule::Always, "itself"),
-    call(libc::SYS_getuid, "getuid", Rule::Always, "itself"),
-    call(
-        libc::SYS_uname,
-        "uname",
-        Rule::Always,
-        "the host's version, to choose its ways",
-    ),
     call(libc::SYS_sysinfo, "sysinfo", Rule::Always, "memory and load for guests"),
-    call(
-        libc::SYS_getrusage,
-        "getrusage",
-        Rule::Always,
-        "processor time of itself and of stubs",
-    ),
     call(
         libc::SYS_prlimit64,
         "prlimit64",
@@ -267,12 +228,6 @@ const TABLE: &[HostCall] = &[
         Rule::When(&[&[Is64(4, 0)]]),
         "the same, without an address",
     ),
-    call(
-        libc::SYS_recvfrom,
-        "recvfrom",
-        Rule::When(&[&[Is64(4, 0)]]),
-        "the same, without an address",
-    ),
     call(libc::SYS_shutdown, "shutdown", Rule::Always, "its own sockets"),
     call(
         libc::SYS_kill,
@@ -321,12 +276,6 @@ const TABLE: &[HostCall] = &[
         "its own signals",
     ),
     call(libc::SYS_rt_sigreturn, "rt_sigreturn", Rule::Always, "its own signals"),
-    call(
-        libc::SYS_rt_sigtimedwait,
-        "rt_sigtimedwait",
-        Rule::Always,
-        "its own signals",
-    ),
     call(libc::SYS_sigaltstack, "sigaltstack", Rule::Always, "its own threads"),
     call(
         libc::SYS_set_robust_list,

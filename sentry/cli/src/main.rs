@@ -17,6 +17,7 @@ mod isolation;
 mod limits;
 mod memory;
 mod parts;
+mod reap;
 mod relay;
 mod spawn;
 mod supervisor;

@@ -85,6 +85,8 @@ pub enum Report {
         platform: String,
         protections: Vec<Protection>,
     },
+    /// Something is not as it should be, and the sandbox goes on.
+    Warning(String),
     /// The sandbox has ended.
     Ended {
         status: ExitStatus,
@@ -98,6 +100,8 @@ pub enum Report {
 pub enum Heard {
     /// Something happened; the sandbox goes on.
     Notice(Notice),
+    /// Something that ends nothing.
+    Warning(String),
     /// The last word.
     Report(Report),
 }
@@ -163,8 +167,12 @@ pub fn receive(control: BorrowedFd<'_>) -> Result<Option<Heard>, Errno> {
     if let Some(notice) = Notice::decode(text) {
         return Ok(Some(Heard::Notice(notice)));
     }
-    let report = serde_json::from_slice(text).map_err(|_| Errno::EBADMSG)?;
-    Ok(Some(Heard::Report(report)))
+    Ok(Some(
+        match serde_json::from_slice(text).map_err(|_| Errno::EBADMSG)? {
+            Report::Warning(what) => Heard::Warning(what),
+            report => Heard::Report(report),
+        },
+    ))
 }
 
 #[cfg(test)]

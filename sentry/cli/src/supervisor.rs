@@ -22,12 +22,14 @@ use sentry_kernel::events::Event;
 use crate::args::PlatformChoice;
 use crate::cgroup::Cgroup;
 use crate::changes::Collector;
-use crate::events::EventLog;
+use crate::events::{EventLog, Own};
 use crate::limits::ProfileError;
 use crate::memory::Meter;
 use crate::parts::{self, Boot, Gofer, Heard, Report, Setting, now};
+use crate::reap;
 use crate::relay::Relay;
 use crate::spawn::{self, Program, Sentry, SpawnError};
+use crate::terminal::complain;
 use crate::view::ViewError;
 
 pub use exec::{exec, millis};
@@ -241,7 +243,7 @@ impl<'a> Plan<'a> {
         }
         let sentry = program.start().inspect_err(|_| {
             if let Some(gofer) = gofer {
-                end(gofer);
+                reap::end(gofer, &signals);
             }
         })?;
         Ok(Sandbox {
@@ -259,11 +261,6 @@ impl<'a> Plan<'a> {
             resume: false,
         })
     }
-}
-
-fn end(pid: Pid) {
-    let _ = kill(pid, Signal::SIGKILL);
-    let _ = waitpid(pid, None);
 }
 
 /// How a sandbox came to its end.
@@ -360,6 +357,7 @@ impl Sandbox {
                             deadline = Some(self.end_orderly(Limit::CpuTime));
                         }
                     }
+                    Ok(Some(Heard::Warning(what))) => self.warn(what),
                     Ok(Some(Heard::Report(report))) => return Outcome::Reported(report),
                     Ok(None) => {
                         connected = false;
@@ -400,6 +398,14 @@ impl Sandbox {
                     Some(_) => return Outcome::Ended,
                 });
             }
+        }
+    }
+
+    /// The sentry finds that something is not as it should be.
+    fn warn(&mut self, what: String) {
+        complain(&what);
+        if let Some(log) = &mut self.log {
+            log.own(&Own::Fault { what });
         }
     }
 
@@ -577,6 +583,7 @@ impl Sandbox {
         let Sandbox {
             sentry,
             gofer,
+            signals,
             relay,
             cgroup,
             ..
@@ -585,18 +592,24 @@ impl Sandbox {
         if let Some(gofer) = gofer {
             let _ = kill(gofer, Signal::SIGKILL);
         }
-        match sentry.lifeline {
+        let mut ended = match sentry.lifeline {
             // The sentry is the init of its PID namespace: its end is that of all processes in it.
-            None => end(sentry.pid),
+            None => reap::end(sentry.pid, &signals),
             // The guard does it; if it cannot, what it leaves comes to us.
             Some(lifeline) => {
                 drop(lifeline);
-                let _ = waitpid(sentry.pid, None);
-                spawn::end_children();
+                let ended = reap::wait(sentry.pid, &signals);
+                if ended {
+                    spawn::end_children();
+                }
+                ended
             }
-        }
+        };
         if let Some(gofer) = gofer {
-            let _ = waitpid(gofer, None);
+            ended &= reap::wait(gofer, &signals);
+        }
+        if !ended {
+            complain("a file system of the host does not answer; our processes that wait for it end when it does");
         }
         // Now that nobody is in it.
         drop(cgroup);

@@ -31,7 +31,13 @@ pub fn process_user_nanos(pid: u32) -> Option<u64> {
     process_clock(pid, 1)
 }
 
-/// The kernel's `MAKE_PROCESS_CPUCLOCK(pid, clock)`.
+/// The CPU time used by a thread of this PID namespace, in nanoseconds. None once it has ended.
+pub fn thread_cpu_nanos(tid: u32) -> Option<u64> {
+    // CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED.
+    process_clock(tid, 4 | 2)
+}
+
+/// The kernel's `MAKE_PROCESS_CPUCLOCK(pid, clock)`, or `MAKE_THREAD_CPUCLOCK`.
 fn process_clock(pid: u32, clock: i32) -> Option<u64> {
     let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0 && pid < 1 << 28)?;
     let (sec, nsec) = get((!pid) << 3 | clock)?;
@@ -53,6 +59,23 @@ mod tests {
         assert!(process_cpu_nanos(std::process::id()).unwrap() > 0);
         assert_eq!(process_cpu_nanos(0), None);
         assert_eq!(process_cpu_nanos(u32::MAX), None);
+    }
+
+    #[test]
+    fn cpu_time_of_a_thread() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            let start = std::time::Instant::now();
+            while start.elapsed() < std::time::Duration::from_millis(20) {}
+            send.send(nix::unistd::gettid().as_raw().cast_unsigned()).unwrap();
+            let _ = wait.recv();
+        });
+        let tid = receive.recv().unwrap();
+        assert!(thread_cpu_nanos(tid).unwrap() > 1_000_000);
+        drop(end);
+        other.join().unwrap();
+        assert_eq!(thread_cpu_nanos(0), None);
     }
 
     #[test]

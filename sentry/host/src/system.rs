@@ -97,6 +97,11 @@ pub fn cpuid(leaf: u32, sub: u32) -> [u32; 4] {
     [answer.eax, answer.ebx, answer.ecx, answer.edx]
 }
 
+/// The number of the calling thread in its PID namespace.
+pub fn thread_id() -> i32 {
+    nix::unistd::gettid().as_raw()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

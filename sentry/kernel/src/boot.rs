@@ -130,8 +130,12 @@ fn run(
         stats: config.stats,
         strace: config.strace.is_some(),
         limits: config.limits.clone(),
+        stuck: config.stuck.clone(),
     };
     let kernel = Kernel::new(platform, vfs, options).map_err(|errno| failed(format!("cannot start: {errno}")))?;
+    if config.stuck.is_some() {
+        kernel.executor().hurry_watch();
+    }
     if let Some(config) = &config.strace {
         let own = || {
             handles.stdio[2]

@@ -43,6 +43,45 @@ pub struct BootConfig {
     pub limits: SandboxLimits,
     /// Somebody wants to know what happens ([`crate::events::Event`]).
     pub events: bool,
+    /// A fault of ours, on purpose.
+    pub stuck: Option<Stuck>,
+}
+
+/// For tests of the watch over the workers: whoever carries out a call does not come back, or late.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stuck {
+    /// How.
+    pub way: Way,
+    /// The call's name.
+    pub call: String,
+}
+
+/// How a worker does not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// It runs on for ever.
+    Spin,
+    /// It waits for ever.
+    Block,
+    /// It takes two seconds of processor time.
+    Slow,
+}
+
+impl Stuck {
+    /// To be called when `call` is carried out.
+    pub(crate) fn at(&self, call: &str) {
+        if call != self.call {
+            return;
+        }
+        let used = || sentry_host::clock::get(libc::CLOCK_THREAD_CPUTIME_ID).map_or(0, |(seconds, _)| seconds);
+        let start = used();
+        while self.way != Way::Slow || used() < start + 2 {
+            if self.way == Way::Block {
+                std::thread::park();
+            }
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// What a sandbox as a whole may use; `None`: as much as there is.

@@ -9,6 +9,7 @@ mod blocking;
 mod reactor;
 mod threads;
 mod timers;
+pub(crate) mod watch;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -44,6 +45,7 @@ struct Worker {
     parked: AtomicBool,
     timers: timers::Timers,
     epoll: Epoll,
+    pulse: watch::Pulse,
     /// Tasks that have not ended.
     tasks: Arc<AtomicUsize>,
 }
@@ -65,6 +67,7 @@ pub struct Executor {
     reactor: reactor::Reactor,
     pool: BlockingPool,
     threads: threads::Threads,
+    watch: watch::Watch,
 }
 
 /// How many tasks more than the idlest a worker may have before new ones go elsewhere.
@@ -85,6 +88,7 @@ impl Executor {
                 parked: AtomicBool::new(false),
                 timers: timers::Timers::default(),
                 epoll,
+                pulse: watch::Pulse::default(),
                 tasks: Arc::default(),
             });
         }
@@ -95,6 +99,7 @@ impl Executor {
             reactor: reactor::Reactor::default(),
             pool: BlockingPool::new(),
             threads: threads::Threads::default(),
+            watch: watch::Watch::default(),
         }))
     }
 
@@ -183,6 +188,7 @@ impl Executor {
         for index in 1..self.workers.len() {
             self.start_thread(index)?;
         }
+        self.start_watch()?;
         self.serve(0, true);
         self.await_workers();
         Ok(())
@@ -199,6 +205,7 @@ impl Executor {
             worker.parked.store(false, Ordering::SeqCst);
             self.ring(index);
         }
+        self.rouse_watch();
         self.threads.stop();
     }
 
@@ -208,12 +215,17 @@ impl Executor {
         let Some(worker) = self.workers.get(index) else {
             return true;
         };
+        worker.pulse.begin();
         while !self.stopping() {
+            worker.pulse.beat();
             let ran = self.run_ready(worker);
-            if CURRENT.get().is_none() && !self.take_back(index) {
-                // The last task may have left an answer.
-                self.platform.flush(index);
-                return false;
+            if CURRENT.get().is_none() {
+                if !self.take_back(index) {
+                    // The last task may have left an answer.
+                    self.platform.flush(index);
+                    return false;
+                }
+                worker.pulse.begin();
             }
             worker.timers.fire();
             if ran == BATCH && index == 0 {
@@ -243,6 +255,7 @@ impl Executor {
                     if CURRENT.get().is_none() {
                         return count;
                     }
+                    worker.pulse.beat();
                 }
                 None => return count,
             }
@@ -277,6 +290,7 @@ impl Executor {
             self.platform.unpark(index);
         }
         worker.parked.store(false, Ordering::SeqCst);
+        self.rouse_watch();
     }
 
     /// Waits on the worker's epoll set and wakes whoever waits for its descriptors.
@@ -284,6 +298,8 @@ impl Executor {
         let mut events = [sentry_host::epoll::Event::default(); 32];
         // An error (EINTR) is the same as no event.
         let count = worker.epoll.wait(&mut events, timeout).unwrap_or(0);
+        // What follows is work, which the watch is to see.
+        worker.parked.store(false, Ordering::SeqCst);
         for event in events.iter().take(count) {
             if event.token() != DOORBELL {
                 self.reactor.dispatch(&worker.epoll, event.token(), event.readiness());

@@ -32,6 +32,8 @@ pub struct Kernel {
     pub gaps: Gaps,
     /// Whether a gap's first use is written to standard error.
     pub log_gaps: bool,
+    /// A fault of ours, on purpose.
+    pub stuck: Option<crate::config::Stuck>,
     /// True while system calls are counted (`--stats`).
     pub stats: bool,
     /// System calls so far, by number.
@@ -95,6 +97,7 @@ pub struct KernelOptions {
     pub stats: bool,
     pub strace: bool,
     pub limits: crate::config::SandboxLimits,
+    pub stuck: Option<crate::config::Stuck>,
 }
 
 impl Kernel {
@@ -116,6 +119,7 @@ impl Kernel {
             shared_file_systems: crate::syscalls::SharedFileSystems::default(),
             gaps: Gaps::default(),
             log_gaps: options.log_gaps,
+            stuck: options.stuck,
             stats: options.stats,
             counts: Box::new([const { AtomicU64::new(0) }; crate::syscalls::TABLE_SIZE]),
             strace: AtomicBool::new(options.strace),

@@ -129,6 +129,7 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
         terminal,
         limits: limits.for_kernel(),
         events: log.is_some(),
+        stuck: exec.debug_stuck.clone(),
     };
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let plan = Plan {
@@ -213,7 +214,7 @@ pub fn exec(exec: &Exec) -> u8 {
             }
             if ending.is_some() { TIMED_OUT } else { code_of(status) }
         }
-        Outcome::Reported(Report::Isolation { .. }) => {
+        Outcome::Reported(Report::Isolation { .. } | Report::Warning(_)) => {
             complain("the sentry sent nonsense");
             FAILED
         }

@@ -1,6 +1,7 @@
 //! What the tests of the command share: running it, as several users and on hosts that allow less.
 #![allow(dead_code)]
 
+pub mod fuse;
 pub mod perl;
 
 use std::collections::BTreeMap;

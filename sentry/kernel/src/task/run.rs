@@ -13,7 +13,7 @@ use sentry_platform::{BoxFuture, Event, SyscallArgs};
 use super::exit::end_thread;
 use super::{Pid, RunState, Thread};
 use crate::events;
-use crate::executor::Purpose;
+use crate::executor::{Purpose, watch};
 use crate::signal::{self, Restarting, SigInfo, Signal};
 use crate::syscalls::{Sys, SysResult};
 use crate::{gap, strace, syscalls};
@@ -127,6 +127,10 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
                 count.fetch_add(1, Ordering::Relaxed);
             }
             CURRENT.set(thread.tid());
+            watch::carries_out(kernel.executor(), thread.tid(), args.nr);
+            if let Some(stuck) = &kernel.stuck {
+                stuck.at(row.1);
+            }
             watches::new_call();
             row.2(thread, args)
         }
@@ -139,7 +143,7 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
         Sys::Done(result) => result,
         Sys::Wait(future) => {
             thread.set_state(RunState::Sleeping);
-            let result = until_killed(thread, future).await;
+            let result = until_killed(thread, args.nr, future).await;
             thread.set_state(RunState::Running);
             result?
         }
@@ -180,12 +184,13 @@ fn denied(thread: &Arc<Thread>, args: &SyscallArgs, errno: Errno) {
 }
 
 /// Polls a call's future; gives it up when the thread is killed.
-async fn until_killed(thread: &Arc<Thread>, mut future: BoxFuture<'static, SysResult>) -> Option<SysResult> {
+async fn until_killed(thread: &Arc<Thread>, nr: u64, mut future: BoxFuture<'static, SysResult>) -> Option<SysResult> {
     poll_fn(|cx| {
         if thread.killed() && !thread.shielded.load(Ordering::SeqCst) {
             return Poll::Ready(None);
         }
         watches::new_call();
+        watch::carries_out(thread.kernel().executor(), thread.tid(), nr);
         future.as_mut().poll(cx).map(Some)
     })
     .await
