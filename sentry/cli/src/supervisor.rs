@@ -69,6 +69,8 @@ pub enum StartError {
     Events(std::io::Error),
     #[error("cannot find our own executable: {0}; is /proc mounted?")]
     Executable(std::io::Error),
+    #[error("/dev/null: {0}; is there a /dev?")]
+    Null(std::io::Error),
     #[error("cannot prepare the sandbox: {0}")]
     Host(#[from] Errno),
     #[error("cannot prepare the sandbox: {0}")]
@@ -269,6 +271,8 @@ enum Outcome {
     Reported(Report),
     /// A part failed; what is to be said.
     Broken(String),
+    /// A part failed and has said why itself; how it ended.
+    Told(String),
     /// A limit was reached, and neither the command nor the sentry ended.
     Ended,
 }
@@ -340,7 +344,11 @@ impl Sandbox {
                 && !matches!(status, WaitStatus::Exited(_, 0))
             {
                 // The cause, whatever the sentry makes of it.
-                return Outcome::Broken(describe("gofer", status));
+                let what = describe("gofer", status);
+                return match status {
+                    WaitStatus::Exited(_, code) if code == i32::from(FAILED) => Outcome::Told(what),
+                    _ => Outcome::Broken(what),
+                };
             }
             if connected {
                 let mut heard = parts::receive(self.control.as_fd());
@@ -655,7 +663,7 @@ pub fn probe(platform: PlatformChoice) -> Result<Report, String> {
             ..
         }) => Err(what),
         Outcome::Reported(report) => Ok(report),
-        Outcome::Broken(what) => Err(what),
+        Outcome::Broken(what) | Outcome::Told(what) => Err(what),
         Outcome::Ended => Err("the sentry does not answer".into()),
     }
 }

@@ -64,7 +64,7 @@ pub enum FilterError {
     #[error("the host-call table cannot be compiled: {0}")]
     Compile(String),
     /// The host refused the filter.
-    #[error("the host refused the seccomp filter: {0}")]
+    #[error("the host refused the seccomp filter ({0}); there are none inside a sandbox like ours")]
     Install(String),
 }
 

@@ -131,7 +131,8 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
         events: log.is_some(),
         stuck: exec.debug_stuck.clone(),
     };
-    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let null = File::options().read(true).write(true).open("/dev/null");
+    let null = null.map_err(StartError::Null)?;
     let plan = Plan {
         kernel: Some(kernel),
         platform: exec.platform,
@@ -199,6 +200,10 @@ pub fn exec(exec: &Exec) -> u8 {
     let mut fault = None;
     let mut code = match outcome {
         Outcome::Ended => TIMED_OUT,
+        Outcome::Told(what) => {
+            (reason, fault) = ("fault", Some(what));
+            FAILED
+        }
         Outcome::Broken(what) => {
             complain(&what);
             (reason, fault) = ("fault", Some(what));
