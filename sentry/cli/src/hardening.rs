@@ -239,6 +239,11 @@ const LIMITS: &[(&str, &str, &str)] = &[
         "exact",
         "by the sentry, at each write; not to a terminal",
     ),
+    (
+        "--io-rate",
+        "exact",
+        "by the sentry, after each call; not what is read and written through mappings",
+    ),
 ];
 
 /// What the host holds too, tried out with all limits that it can hold.

@@ -57,6 +57,12 @@ pub struct Limits {
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     #[serde(deserialize_with = "of_bytes")]
     pub output_limit: Option<u64>,
+
+    /// Bytes a second of files and standard input and output, read and written through the kernel; who has more waits
+    /// (SIZE with k, m or g)
+    #[arg(long, value_name = "SIZE", value_parser = rate)]
+    #[serde(deserialize_with = "of_rate")]
+    pub io_rate: Option<u64>,
 }
 
 /// Why a profile is not used.
@@ -99,6 +105,7 @@ impl Limits {
             cpu_time: self.cpu_time.or(profile.cpu_time),
             nofile: self.nofile.or(profile.nofile),
             output_limit: self.output_limit.or(profile.output_limit),
+            io_rate: self.io_rate.or(profile.io_rate),
         }
     }
 
@@ -113,6 +120,7 @@ impl Limits {
             cpu_time: self.cpu_time,
             nofile: self.nofile,
             output: self.output_limit,
+            io_rate: self.io_rate,
         }
     }
 
@@ -130,6 +138,7 @@ impl Limits {
             ("cpu-time", self.cpu_time.map(time)),
             ("nofile", self.nofile.map(|count| count.to_string())),
             ("output-limit", self.output_limit.map(bytes)),
+            ("io-rate", self.io_rate.map(|rate| format!("{rate} bytes a second"))),
         ];
         rows.into_iter()
             .filter_map(|(name, value)| Some((name, value?)))
@@ -172,6 +181,18 @@ fn of_processors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u6
 
 fn of_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     of(deserializer, bytes)
+}
+
+fn of_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    of(deserializer, rate)
+}
+
+/// Bytes a second, at least a thousand and twenty-four.
+fn rate(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        rate if rate < 1024 => Err(format!("less than 1k: {text}")),
+        rate => Ok(rate),
+    }
 }
 
 /// A number of things, at least one.
@@ -234,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_profile_means_what_the_options_mean() {
-        let profile = Limits::parse("memory = '1g'\ncpus = 1.5\ndisk = 5\ndisk-inodes = 6\npids = 10\ntimeout = 1.5\ncpu-time = 2\noutput-limit = '4k'\nnofile = '64'").unwrap();
+        let profile = Limits::parse("memory = '1g'\ncpus = 1.5\ndisk = 5\ndisk-inodes = 6\npids = 10\ntimeout = 1.5\ncpu-time = 2\noutput-limit = '4k'\nnofile = '64'\nio-rate = '1m'").unwrap();
         let expected = Limits {
             memory: Some(1 << 30),
             cpus: Some(1500),
@@ -245,6 +266,7 @@ mod tests {
             cpu_time: Some(Duration::from_secs(2)),
             nofile: Some(64),
             output_limit: Some(4096),
+            io_rate: Some(1 << 20),
         };
         assert_eq!(profile, expected);
         assert_eq!(Limits::parse("").unwrap(), Limits::default());
@@ -264,6 +286,7 @@ mod tests {
             ("timeout = 'x'", "x"),
             ("timeout = -1", ""),
             ("output-limit = '1t'", "1t"),
+            ("io-rate = 1023", "1023"),
             ("pids", ""),
             ("pids = 1\npids = 2", "duplicate"),
         ] {

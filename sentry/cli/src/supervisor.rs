@@ -102,6 +102,8 @@ struct Sandbox {
     log: Option<EventLog>,
     /// Where memory is limited, or its use is to be told.
     meter: Option<Meter>,
+    /// The sentry counts changes at the end.
+    counts: bool,
     /// The host's part in limits, if it has one.
     cgroup: Option<Cgroup>,
     /// The limit at which the command was told to end.
@@ -257,6 +259,7 @@ impl<'a> Plan<'a> {
             changes: None,
             log: None,
             meter: None,
+            counts: false,
             cgroup: self.cgroup.take(),
             ending: None,
             killed: false,
@@ -396,7 +399,12 @@ impl Sandbox {
                     Some(_) if !self.killed => {
                         self.killed = true;
                         self.send(Signal::SIGKILL);
-                        now() + if progress.is_some() { TELLING } else { LAST_REPORT }
+                        now()
+                            + if progress.is_some() || self.counts {
+                                TELLING
+                            } else {
+                                LAST_REPORT
+                            }
                     }
                     // What has changed is told when every process is dead, and as long as it is being told we wait.
                     Some(_) if progress.is_some() && progress != told => {

@@ -275,7 +275,7 @@ fn a_reader_that_sleeps_holds_nobody_up() {
 fn hardening_says_how_limits_are_held() {
     let output = Command::new(SENTRY).arg("hardening").output().expect("it starts");
     let text = text(&output);
-    for option in ["--memory", "--cpus", "--pids", "--disk", "--output-limit"] {
+    for option in ["--memory", "--cpus", "--pids", "--disk", "--output-limit", "--io-rate"] {
         assert!(text.contains(&format!("\n  {option} ")), "{text}");
     }
 }
@@ -388,5 +388,166 @@ fn processor_time_is_rationed() {
         let used: f64 = used.parse().expect("a number");
         assert!(used < 0.8, "{platform}: {used} s of 2");
         assert_eq!(run.limit("cpus").expect("told")["action"], "throttled");
+    }
+}
+
+/// Programs that make the sentry grow: what they make, again and again, after `keep = []`.
+const KERNEL_HOGS: [(&str, &str); 6] = [
+    (
+        "sockets",
+        "a, b = socket.socketpair()\n  keep += [a, b]\n  a.setblocking(False)\n  try:\n   while True: a.send(b'x' * 65536)\n  except BlockingIOError: pass",
+    ),
+    (
+        "datagrams",
+        "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n  keep += [a, b]\n  a.setblocking(False)\n  try:\n   while True: a.send(b'x' * 60000)\n  except BlockingIOError: pass",
+    ),
+    (
+        "pipes",
+        "r, w = os.pipe()\n  keep += [r, w]\n  os.set_blocking(w, False)\n  try:\n   while True: os.write(w, b'x' * 65536)\n  except BlockingIOError: pass",
+    ),
+    ("eventfds", "keep.append(os.eventfd(0))"),
+    ("inodes", "os.close(os.open('/tmp/%d' % n, os.O_CREAT | os.O_WRONLY))"),
+    ("directories", "os.mkdir('d' * 200); os.chdir('d' * 200)"),
+];
+
+/// The process that makes the sentry grow is refused or killed, and one that has more memory of its own goes on.
+#[test]
+fn who_makes_the_sentry_grow_is_limited() {
+    for platform in PLATFORMS {
+        for (name, step) in KERNEL_HOGS {
+            let innocent = "data = bytearray(50 << 20)\nfor i in range(0, len(data), 4096): data[i] = 1\nprint('ready', flush=True)\nsys.stdin.read()\nprint('lives')";
+            let hog = format!(
+                "os.chdir('/tmp')\nresource.setrlimit(resource.RLIMIT_NOFILE, (1 << 20, 1 << 20))\nkeep, n = [], 0\ntry:\n while n < 300000:\n  n += 1\n  {step}\nexcept OSError: pass\nos._exit(3)"
+            );
+            let script = format!(
+                "import os, sys, socket, resource, subprocess
+head = 'import os, sys, socket, resource\\n'
+innocent = subprocess.Popen([sys.executable, '-c', head + {innocent:?}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+innocent.stdout.readline()
+hog = subprocess.run([sys.executable, '-c', head + {hog:?}])
+print('hog', hog.returncode in (3, -9), innocent.communicate('')[0].strip())"
+            );
+            let args = [
+                "--memory",
+                "120m",
+                "--user",
+                "0",
+                "--timeout",
+                "100",
+                "--",
+                "python3",
+                "-c",
+                &script,
+            ];
+            let run = run(platform, &args);
+            assert_eq!(
+                run.out,
+                "hog True lives\n",
+                "{platform} {name}: {} {:?}",
+                run.error,
+                run.limit("memory")
+            );
+            let peak = run.end()["peak_memory"].as_u64().expect("a number");
+            assert!(peak < 240 << 20, "{platform} {name}: {peak}");
+        }
+    }
+}
+
+/// Root can raise RLIMIT_SIGPENDING; the sentry stays small.
+#[test]
+fn queued_signals_have_a_limit_for_all() {
+    for platform in PLATFORMS {
+        let script = "
+import ctypes, os, resource, signal
+resource.setrlimit(11, (resource.RLIM_INFINITY,) * 2)
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+libc = ctypes.CDLL(None, use_errno=True)
+count = 0
+while count < 200000 and libc.sigqueue(os.getpid(), 40, None) == 0: count += 1
+print(count, ctypes.get_errno())";
+        let run = run(
+            platform,
+            &["--user", "0", "--timeout", "100", "--", "python3", "-c", script],
+        );
+        assert_eq!(
+            run.out,
+            format!("{} {}\n", 1 << 17, libc::EAGAIN),
+            "{platform} {}",
+            run.error
+        );
+    }
+}
+
+#[test]
+fn files_are_read_and_written_at_a_rate() {
+    for platform in PLATFORMS {
+        // A pipe is none of these, and the burst is small.
+        let script = "head -c 3m /dev/zero | cat > /tmp/f; cat /tmp/f | wc -c";
+        let started = Instant::now();
+        let run = self::run(
+            platform,
+            &["--io-rate", "4m", "--timeout", "60", "--", "sh", "-c", script],
+        );
+        let took = started.elapsed();
+        assert_eq!(run.out, format!("{}\n", 3 << 20), "{platform} {}", run.error);
+        assert!(took > Duration::from_millis(1200), "{platform}: {took:?}");
+        let limit = run.limit("io-rate").expect("told");
+        assert_eq!(
+            (&limit["value"], &limit["action"]),
+            (&(4 << 20).into(), &"throttled".into())
+        );
+        // Who waits can be killed.
+        let script =
+            "dd if=/dev/zero of=/tmp/f bs=256k count=400 2> /dev/null & sleep 0.3; kill -9 $!; wait $!; echo $?";
+        let started = Instant::now();
+        let run = self::run(platform, &["--io-rate", "512k", "--", "sh", "-c", script]);
+        assert_eq!(run.out, "137\n", "{platform} {}", run.error);
+        assert!(started.elapsed() < Duration::from_secs(30), "{platform}");
+    }
+}
+
+#[test]
+fn changed_files_are_counted() {
+    for platform in PLATFORMS {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["a", "b", "c"] {
+            std::fs::write(dir.path().join(name), "x").expect("write");
+        }
+        for name in ["usr", "lib", "lib64"] {
+            std::fs::create_dir(dir.path().join(name)).expect("mkdir");
+        }
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+        let root = dir.path().to_str().expect("UTF-8");
+        let script = "import os; os.mkdir('d'); open('d/e', 'w').close(); open('a', 'a').write('y'); os.unlink('b'); open('c').read()";
+        let args = [
+            "--summary",
+            "--ro",
+            "/usr",
+            "--ro",
+            "/usr/lib:/lib",
+            "--ro",
+            "/usr/lib64:/lib64",
+            "--root",
+            root,
+            "--cwd",
+            "/",
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            script,
+        ];
+        let run = run(platform, &args);
+        assert_eq!(run.code, Some(0), "{platform} {}", run.error);
+        let end = run.end();
+        assert_eq!(
+            (&end["created"], &end["changed"], &end["deleted"]),
+            (&2.into(), &1.into(), &1.into()),
+            "{platform} {end}"
+        );
+        assert!(
+            run.error.contains("files      2 created, 1 changed, 1 deleted\n"),
+            "{}",
+            run.error
+        );
     }
 }

@@ -102,6 +102,12 @@ pub fn thread_id() -> i32 {
     nix::unistd::gettid().as_raw()
 }
 
+/// Gives what is free in the heap back to the host.
+pub fn trim_heap() {
+    // SAFETY: has no preconditions; it takes the allocator's own locks.
+    unsafe { libc::malloc_trim(0) };
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -120,7 +120,11 @@ fn run(
     open_memory_files_by(gofer.clone());
     let limits = &config.limits;
     let budget = Budget::new(limits.disk, limits.inodes, limits.memory);
-    let mut builder = mounts::Builder::new(gofer, Arc::new(budget), config.changes.is_some());
+    let mut builder = mounts::Builder::new(
+        gofer,
+        Arc::new(budget),
+        config.changes.is_some() || config.count_changes,
+    );
     let (vfs, root) = builder.root(&config.mounts).map_err(failed)?;
     platform.prepare_process();
     let options = KernelOptions {
@@ -180,6 +184,9 @@ fn run(
         console.drain();
     }
     summary.totals = kernel.totals();
+    if config.count_changes {
+        changes::count(&builder.overlays(), &mut summary.totals);
+    }
     if config.stats {
         summary.stats = count(&kernel);
     }

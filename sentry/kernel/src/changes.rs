@@ -16,6 +16,8 @@ use sentry_vfs::overlay::{ChangeKind, Changed, Overlay, read_at};
 use sentry_vfs::path::VfsPath;
 use serde::{Deserialize, Serialize};
 
+use crate::events::Totals;
+
 /// The longest path that is told, in bytes. Longer ones are counted.
 pub const LONGEST_PATH: usize = 64 * 1024;
 /// The longest record, in bytes: a file of a gibibyte with a hole behind each page has one of about 10 million.
@@ -99,6 +101,26 @@ pub(crate) fn write(config: ChangesConfig, overlays: &[(Vec<u8>, Arc<Overlay>)],
     // A slash sorts before any other byte of a name.
     sorted.sort_by(|(one, _), (other, _)| one.split(|&byte| byte == b'/').cmp(other.split(|&byte| byte == b'/')));
     let _ = stream.all(&sorted);
+}
+
+/// Counts what has changed. A directory is not changed by what is in it.
+pub(crate) fn count(overlays: &[(Vec<u8>, Arc<Overlay>)], totals: &mut Totals) {
+    for (_, overlay) in overlays {
+        // What cannot be looked at is not counted.
+        let _ = overlay.changes(usize::MAX, &mut |changed| {
+            let is_dir = changed
+                .inode
+                .as_ref()
+                .is_some_and(|inode| inode.permissions().is_ok_and(|permissions| permissions.is_dir()));
+            match changed.kind {
+                ChangeKind::Added => totals.created += 1,
+                ChangeKind::Deleted => totals.deleted += 1,
+                _ if is_dir => {}
+                _ => totals.changed += 1,
+            }
+            Ok(())
+        });
+    }
 }
 
 /// Bytes read at a time.

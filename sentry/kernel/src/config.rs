@@ -37,6 +37,8 @@ pub struct BootConfig {
     pub strace: Option<StraceConfig>,
     /// Tell what has changed, at the end.
     pub changes: Option<ChangesConfig>,
+    /// Count at the end what has changed.
+    pub count_changes: bool,
     /// The caller's terminal, if one of the standard descriptors is one.
     pub terminal: Option<TerminalConfig>,
     /// What the sandbox as a whole may use.
@@ -103,6 +105,8 @@ pub struct SandboxLimits {
     pub nofile: Option<u64>,
     /// Bytes written to the standard descriptors.
     pub output: Option<u64>,
+    /// Bytes a second of files and standard descriptors, read and written.
+    pub io_rate: Option<u64>,
 }
 
 /// The caller's terminal, which the supervisor keeps: the guest gets one of its own in its place, whose other side is

@@ -9,7 +9,7 @@
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 
@@ -36,8 +36,33 @@ const EXCLUSIVE_BITS: u32 = 0x001 | 0x004 | 0x008 | 0x010 | EPOLLWAKEUP | EPOLLE
 
 /// The most instances in a chain of instances that watch each other (`EP_MAX_NESTS` + 1).
 const MAX_DEPTH: usize = 5;
-/// The most files one instance watches.
+/// The most files that all instances together watch (`/proc/sys/fs/epoll/max_user_watches`).
 const MAX_WATCHES: usize = 1 << 18;
+/// Bytes of a watch's places in tables, about.
+const WATCH_ENTRIES: usize = 80;
+
+/// All watches of the sandbox.
+static WATCHES: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a watch as long as it lives.
+struct WatchCharge;
+
+impl WatchCharge {
+    /// `ENOSPC` beyond the limit.
+    fn new() -> Result<WatchCharge, Errno> {
+        let more = |count: usize| (count < MAX_WATCHES).then_some(count + 1);
+        match WATCHES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(WatchCharge),
+            Err(_) => Err(Errno::ENOSPC),
+        }
+    }
+}
+
+impl Drop for WatchCharge {
+    fn drop(&mut self) {
+        WATCHES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Held while an instance is added to another: two such at once could close a loop.
 static NESTING: Mutex<(), rank::EpollNesting> = Mutex::new(());
@@ -55,6 +80,7 @@ struct Shared {
 }
 
 struct Watch {
+    _charge: WatchCharge,
     epoll: Weak<Shared>,
     fd: i32,
     file: Weak<File>,
@@ -184,7 +210,9 @@ impl Epoll {
             }
             None => None,
         };
+        let charge = WatchCharge::new()?;
         let watch = Arc::new(Watch {
+            _charge: charge,
             epoll: Arc::downgrade(&self.0),
             fd,
             file: Arc::downgrade(file),
@@ -197,9 +225,6 @@ impl Epoll {
             queued: AtomicBool::new(false),
         });
         let mut watches = self.0.watches.lock();
-        if watches.len() >= MAX_WATCHES {
-            return Err(Errno::ENOSPC);
-        }
         match watches.entry((fd, file.id())) {
             std::collections::hash_map::Entry::Occupied(_) => return Err(Errno::EEXIST),
             std::collections::hash_map::Entry::Vacant(entry) => entry.insert(watch.clone()),
@@ -330,6 +355,11 @@ impl Drop for Epoll {
 }
 
 impl FileOps for Epoll {
+    fn memory(&self) -> u64 {
+        let watches = self.0.watches.lock_another().len();
+        (watches * (size_of::<Watch>() + WATCH_ENTRIES)) as u64
+    }
+
     fn poll(&self, _file: &File) -> PollEvents {
         let mut keep = Vec::new();
         // Under those of an instance that this one is in, perhaps: there are no loops.

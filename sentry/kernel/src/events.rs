@@ -103,6 +103,12 @@ pub struct Totals {
     pub denials: u64,
     /// Bytes written to the standard descriptors.
     pub output: u64,
+    /// Files that were made above the host's.
+    pub created: u64,
+    /// Those that were changed.
+    pub changed: u64,
+    /// Those that were deleted.
+    pub deleted: u64,
 }
 
 /// Bytes as text: what is not printable UTF-8 as `\xNN`, and a backslash as `\\`.

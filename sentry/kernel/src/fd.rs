@@ -14,6 +14,8 @@ pub type Fd = i32;
 
 /// The highest number of descriptors a table can have (`nr_open`).
 pub const NR_OPEN: u64 = 1 << 20;
+/// How many open files the sandbox may have (`/proc/sys/fs/file-max`), root's too.
+const FILE_MAX: usize = 1 << 19;
 
 /// A bit for each descriptor.
 #[derive(Clone, Default)]
@@ -143,13 +145,18 @@ impl FdTable {
         Arc::new(FdTable::with(self.slots.read().clone()))
     }
 
+    /// All its files, one for each descriptor.
+    pub fn files(&self) -> Vec<Arc<File>> {
+        self.slots.read().files.iter().flatten().cloned().collect()
+    }
+
     /// The file of a descriptor; `EBADF` if it is not open.
     pub fn get(&self, fd: Fd) -> Result<Arc<File>, Errno> {
         Ok(self.slots.read().get(fd)?.1.clone())
     }
 
     /// Installs a file at the lowest free number that is at least `min` and below `limit` (`RLIMIT_NOFILE`);
-    /// `EMFILE` if there is none.
+    /// `EMFILE` if there is none, `ENFILE` if the sandbox has too many open files.
     pub fn install(&self, file: Arc<File>, cloexec: bool, min: Fd, limit: u64) -> Result<Fd, Errno> {
         let min = usize::try_from(min).map_err(|_| Errno::EINVAL)?;
         let mut slots = self.slots.write();
@@ -157,19 +164,24 @@ impl FdTable {
         if index as u64 >= limit.min(NR_OPEN) {
             return Err(Errno::EMFILE);
         }
+        if File::count() > FILE_MAX {
+            return Err(Errno::ENFILE);
+        }
         slots.put(index, file, cloexec);
         Fd::try_from(index).map_err(|_| Errno::EMFILE)
     }
 
-    /// `EMFILE` if no number below `limit` is free: for calls that must not do anything then.
+    /// `ENFILE` if there are too many open files, `EMFILE` if no number below `limit` is free: for calls that must not do anything then.
     pub fn check_room(&self, limit: u64) -> Result<(), Errno> {
         let slots = self.slots.read();
         let free = slots.used.first_clear(slots.hint);
-        if (free as u64) < limit.min(NR_OPEN) {
-            Ok(())
-        } else {
-            Err(Errno::EMFILE)
+        if (free as u64) >= limit.min(NR_OPEN) {
+            return Err(Errno::EMFILE);
         }
+        if File::count() >= FILE_MAX {
+            return Err(Errno::ENFILE);
+        }
+        Ok(())
     }
 
     /// Installs two files at the lowest free numbers, or none of them.

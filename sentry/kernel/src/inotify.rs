@@ -375,6 +375,13 @@ impl Drop for Inotify {
 }
 
 impl FileOps for Inotify {
+    fn memory(&self) -> u64 {
+        const WATCH: usize = 300;
+        let state = self.0.state.lock();
+        let events: usize = state.events.iter().map(Event::memory).sum();
+        (events + state.watches.len() * WATCH) as u64
+    }
+
     fn read(&self, _file: &File, buf: &mut [u8], _offset: u64) -> Result<usize, Errno> {
         self.0.notifier.read_reports();
         let mut state = self.0.state.lock();

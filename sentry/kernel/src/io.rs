@@ -3,6 +3,7 @@
 //! [`FileOps`]: sentry_vfs::file::FileOps
 
 mod pool;
+pub(crate) mod rate;
 
 use std::cell::RefCell;
 use std::sync::Arc;

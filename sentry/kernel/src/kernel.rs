@@ -75,6 +75,8 @@ pub struct Kernel {
     pending_signals: Mutex<BTreeMap<u32, Arc<AtomicU64>>, rank::PendingSignals>,
     /// Signals from outside that have come before the first process; none once it is there.
     pub(crate) early_signals: Mutex<Option<Vec<crate::signal::Signal>>, rank::EarlySignals>,
+    /// How many signals are queued on behalf of all.
+    pub(crate) all_pending_signals: Arc<AtomicU64>,
     /// The exit of the first process.
     pub(crate) init_exit: Mutex<Option<crate::task::wait::WaitStatus>, rank::InitExit>,
 }
@@ -141,6 +143,7 @@ impl Kernel {
             forks: AtomicU64::new(0),
             pending_signals: Mutex::new(BTreeMap::new()),
             early_signals: Mutex::new(Some(Vec::new())),
+            all_pending_signals: Arc::default(),
             init_exit: Mutex::new(None),
         });
         crate::tty::register(&kernel);

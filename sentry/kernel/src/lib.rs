@@ -36,6 +36,7 @@ pub mod leases;
 pub mod locks;
 pub mod mm;
 pub mod namespace;
+mod objects;
 pub mod pidfd;
 pub mod pipe;
 pub mod procfs;

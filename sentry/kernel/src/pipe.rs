@@ -233,6 +233,11 @@ impl Default for Pipe {
 }
 
 impl Pipe {
+    /// How many bytes are in it.
+    fn memory(&self) -> u64 {
+        self.state.lock().slots.iter().map(|slot| slot.len as u64).sum()
+    }
+
     /// An empty pipe without ends.
     pub fn new() -> Arc<Pipe> {
         Arc::new(Pipe::default())
@@ -540,6 +545,11 @@ impl Drop for PipeEnd {
 }
 
 impl FileOps for PipeEnd {
+    /// Of what is in it, which the reading end has.
+    fn memory(&self) -> u64 {
+        if self.read { self.pipe.memory() } else { 0 }
+    }
+
     fn read(&self, _file: &File, buf: &mut [u8], _offset: u64) -> Result<usize, Errno> {
         self.pipe.read(buf)
     }

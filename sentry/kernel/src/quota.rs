@@ -14,6 +14,8 @@ use crate::Kernel;
 use crate::config::{Notice, SandboxLimits};
 use crate::events::{self, Event, Totals};
 use crate::executor::Deadline;
+use crate::io::rate::Rate;
+use crate::objects;
 use crate::signal::{SigInfo, Signal, send_to_process};
 use crate::system;
 use crate::task::{Process, Thread};
@@ -33,6 +35,7 @@ pub struct Quota {
     denials: AtomicU64,
     output: Arc<Output>,
     processor: Processor,
+    pub(crate) io_rate: Rate,
     memory: Mutex<Memory, rank::MemoryUse>,
 }
 
@@ -166,6 +169,7 @@ impl Kernel {
             cpu_ms: self.cpu_nanos() / 1_000_000,
             denials: self.quota.denials.load(Ordering::Relaxed),
             output: self.quota.output.written.load(Ordering::Relaxed),
+            ..Totals::default()
         }
     }
 }
@@ -264,6 +268,8 @@ struct Memory {
     large: Vec<(u32, u32)>,
     /// The supervisor was asked for these.
     asked: bool,
+    /// When the heap was trimmed last.
+    trimmed: Option<Instant>,
     victim: Option<Victim>,
 }
 
@@ -275,8 +281,12 @@ struct Victim {
     since: Instant,
 }
 
+/// How often the heap is trimmed, at most.
+const TRIM: Duration = Duration::from_millis(20);
 /// How long a process that is killed may take to give its memory back.
 const DYING: Duration = Duration::from_secs(2);
+/// And how long at least until the next one goes: what the sentry had for it is given back by and by.
+const SETTLING: Duration = Duration::from_millis(100);
 
 impl Kernel {
     /// Memory as guests see it: the limit is all there is.
@@ -300,7 +310,17 @@ impl Kernel {
         self.vfs().budget().set_others(bytes);
         let mut memory = self.quota.memory.lock();
         memory.used = bytes;
-        if bytes + self.vfs().budget().used() <= limit || memory.asked || memory.is_dying() {
+        if bytes + self.vfs().budget().used() <= limit {
+            return;
+        }
+        // What is free in the sentry's heap goes back first, and the next look, which comes at once, decides.
+        if memory.trimmed.is_none_or(|when| when.elapsed() > TRIM) {
+            memory.trimmed = Some(Instant::now());
+            drop(memory);
+            sentry_host::system::trim_heap();
+            return;
+        }
+        if memory.asked || memory.is_dying() {
             return;
         }
         memory.asked = true;
@@ -347,28 +367,37 @@ impl Kernel {
 
     /// As Linux chooses: who uses most, moved by `oom_score_adj` thousandths of all there is; -1000 is spared. The first
     /// process, with which everything ends, only if there is no other.
+    ///
+    /// What the sentry keeps for a process counts as its own.
     fn worst(&self, large: &[(u32, u32)], limit: u64) -> Option<Arc<Process>> {
-        let tasks = self.tasks.read();
+        let living: Vec<_> = {
+            let tasks = self.tasks.read();
+            let all = tasks.processes().map(|node| node.process.clone());
+            all.filter(|process| !process.is_zombie()).collect()
+        };
         let score = |process: &Arc<Process>| {
             let host = process.mm().space().host_pid();
-            let used = large.iter().find(|(pid, _)| *pid == host)?.1;
+            let own = large.iter().find(|(pid, _)| *pid == host).map_or(0, |(_, kib)| *kib);
+            let used = u64::from(own).saturating_add(objects::of(process) >> 10);
+            let used = i64::try_from(used).unwrap_or(i64::MAX >> 1);
             let adjust = i64::from(process.oom_score_adj.load(Ordering::Relaxed));
             let share = i64::try_from(limit >> 10).unwrap_or(i64::MAX) / 1000;
-            (adjust > -1000).then(|| (process.pid() != 1, i64::from(used) + adjust * share))
+            (adjust > -1000).then(|| (process.pid() != 1, used + adjust * share))
         };
-        let living = tasks.processes().map(|node| &node.process);
-        let scored = living.filter(|process| !process.is_zombie());
-        let scored = scored.filter_map(|process| Some((score(process)?, process)));
-        scored
-            .max_by_key(|(score, _)| *score)
-            .map(|(_, process)| process.clone())
+        let scored = living
+            .into_iter()
+            .filter_map(|process| Some((score(&process)?, process)));
+        scored.max_by_key(|(score, _)| *score).map(|(_, process)| process)
     }
 }
 
 impl Memory {
     fn is_dying(&self) -> bool {
         let victim = self.victim.as_ref();
-        victim.is_some_and(|victim| !victim.process.is_zombie() && victim.since.elapsed() < DYING)
+        victim.is_some_and(|victim| {
+            let patience = if victim.process.is_zombie() { SETTLING } else { DYING };
+            victim.since.elapsed() < patience
+        })
     }
 
     /// Whether what was killed last has still memory on the host: there it ends later than for us.

@@ -138,8 +138,13 @@ impl Budget {
         let _ = self.pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }
 
-    /// Counts an inode; `ENOSPC` beyond the limit.
+    /// Counts an inode; `ENOSPC` beyond the limit, and where no memory is left: empty files take some too.
     pub fn charge_inode(&self) -> Result<(), Errno> {
+        let used = self.used().saturating_add(self.others.load(Ordering::Relaxed));
+        if self.memory != u64::MAX && used >= self.memory {
+            self.note(Shortage::Memory);
+            return Err(Errno::ENOSPC);
+        }
         let add = |used: u64| Some(used + 1).filter(|&sum| sum <= self.max_inodes);
         match self.inodes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
             Ok(_) => Ok(()),
@@ -173,6 +178,10 @@ mod tests {
         assert_eq!(budget.used(), 0);
         assert_eq!(budget.take_shortage(), Some(Shortage::Memory));
         assert_eq!(budget.take_shortage(), None);
+        budget.set_others(10 * PAGE_SIZE);
+        assert_eq!(budget.charge_inode(), Err(Errno::ENOSPC));
+        assert_eq!(budget.take_shortage(), Some(Shortage::Memory));
+        budget.set_others(0);
         budget.charge_inode().unwrap();
         assert_eq!(budget.charge_inode(), Err(Errno::ENOSPC));
         assert_eq!(budget.take_shortage(), Some(Shortage::Inodes));

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use sentry_abi::Errno;
@@ -155,6 +155,11 @@ pub trait FileOps: Send + Sync + 'static {
         None
     }
 
+    /// About how many bytes of the sentry's memory it holds for its users: what waits in a pipe, say.
+    fn memory(&self) -> u64 {
+        0
+    }
+
     /// Further lines of /proc/PID/fdinfo, each with its newline.
     fn describe(&self, _file: &File) -> String {
         String::new()
@@ -274,8 +279,12 @@ pub struct File {
     _opened: Option<Opened>,
 }
 
+/// All open files.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
 impl Drop for File {
     fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
         for watcher in std::mem::take(self.watchers.get_mut()) {
             if let Some(watcher) = watcher.upgrade() {
                 watcher.released(self);
@@ -295,6 +304,11 @@ impl Drop for File {
 }
 
 impl File {
+    /// How many there are.
+    pub fn count() -> usize {
+        COUNT.load(Ordering::Relaxed)
+    }
+
     /// A new description, position 0.
     pub fn new(path: VfsPath, flags: u32, ops: Box<dyn FileOps>) -> Arc<File> {
         File::make(path, flags, ops, None)
@@ -322,6 +336,7 @@ impl File {
         let mode = flags as i32 & (libc::O_PATH | libc::O_ACCMODE);
         let inode = path.inode().filter(|_| mode & libc::O_PATH == 0);
         let opened = inode.and_then(|inode| Opened::new(inode, mode != libc::O_RDONLY));
+        COUNT.fetch_add(1, Ordering::Relaxed);
         Arc::new(File {
             ops,
             path,

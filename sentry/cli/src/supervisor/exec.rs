@@ -126,6 +126,7 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
         stats: exec.stats,
         strace,
         changes: outputs.as_ref().map(Outputs::config),
+        count_changes: exec.summary || exec.events.is_some(),
         terminal,
         limits: limits.for_kernel(),
         events: log.is_some(),
@@ -150,6 +151,7 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
     };
     let mut sandbox = plan.start(started)?;
     sandbox.relay = relay;
+    sandbox.counts = exec.summary || exec.events.is_some();
     sandbox.log = log;
     if let (Some(outputs), Some(stream)) = (outputs, stream) {
         sandbox.changes = Some(Collector::start(outputs, stream)?);
@@ -277,6 +279,10 @@ fn summary(wall: Duration, peak: u64, used: &Totals) -> Vec<String> {
         format!("memory     {} MiB at most\n", peak >> 20),
         format!("processes  {}\n", used.processes),
         format!("output     {} bytes\n", used.output),
+        format!(
+            "files      {} created, {} changed, {} deleted\n",
+            used.created, used.changed, used.deleted
+        ),
         format!("denials    {}\n", used.denials),
     ]
 }

@@ -6,24 +6,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{SigInfo, SigSet, Signal};
 
-/// Counts one queued signal against its user's `RLIMIT_SIGPENDING` as long as it lives.
-pub struct Charge(Arc<AtomicU64>);
+/// How many signals may be queued in the whole sandbox: root can raise its own limit.
+const ALL: u64 = 1 << 17;
+
+/// Counts one queued signal against its user's `RLIMIT_SIGPENDING`, and in the whole sandbox, as long as it lives.
+pub struct Charge {
+    user: Arc<AtomicU64>,
+    all: Arc<AtomicU64>,
+}
 
 impl Charge {
-    /// Counts one more, if that does not go beyond `limit`.
-    pub fn new(counter: &Arc<AtomicU64>, limit: u64) -> Option<Charge> {
-        counter
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-                (count < limit).then_some(count + 1)
-            })
-            .ok()
-            .map(|_| Charge(counter.clone()))
+    /// Counts one more, if that does not go beyond `limit` for the user.
+    pub fn new(user: &Arc<AtomicU64>, limit: u64, all: &Arc<AtomicU64>) -> Option<Charge> {
+        let add = |counter: &AtomicU64, limit: u64| {
+            let more = |count: u64| (count < limit).then_some(count + 1);
+            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        };
+        if !add(user, limit) {
+            return None;
+        }
+        if !add(all, ALL) {
+            user.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Charge {
+            user: user.clone(),
+            all: all.clone(),
+        })
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.user.fetch_sub(1, Ordering::Relaxed);
+        self.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -44,6 +60,11 @@ impl SignalQueue {
     /// What is pending.
     pub fn set(&self) -> SigSet {
         self.set
+    }
+
+    /// How many are pending.
+    pub fn count(&self) -> usize {
+        self.entries.values().map(VecDeque::len).sum()
     }
 
     /// True if a standard signal is pending already, so that another one is dropped.
@@ -133,10 +154,13 @@ mod tests {
 
     #[test]
     fn charges_are_given_back() {
-        let counter = Arc::new(AtomicU64::new(0));
-        let first = Charge::new(&counter, 1);
-        assert!(first.is_some() && Charge::new(&counter, 1).is_none());
+        let (counter, all) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let first = Charge::new(&counter, 1, &all);
+        assert!(first.is_some() && Charge::new(&counter, 1, &all).is_none());
         drop(first);
-        assert!(Charge::new(&counter, 1).is_some());
+        assert!(Charge::new(&counter, 1, &all).is_some());
+        all.store(ALL, Ordering::Relaxed);
+        assert!(Charge::new(&counter, u64::MAX, &all).is_none());
+        assert_eq!(counter.load(Ordering::Relaxed), 0);
     }
 }

@@ -205,7 +205,7 @@ fn is_ignored(
 fn charge(kernel: &Kernel, process: &Process, info: &SigInfo) -> Result<Option<Charge>, Errno> {
     let limit = process.limits.read().get(Resource::SIGPENDING).current;
     let counter = kernel.pending_signals(process.real_uid.load(Ordering::Relaxed));
-    match Charge::new(&counter, limit) {
+    match Charge::new(&counter, limit, &kernel.all_pending_signals) {
         Some(charge) => Ok(Some(charge)),
         None if info.signal.is_realtime() && info.from_user() && info.code != SigInfo::SI_USER => Err(Errno::EAGAIN),
         // A standard signal is pending once at most; the queue stays bounded without the limit.

@@ -14,6 +14,7 @@ use super::exit::end_thread;
 use super::{Pid, RunState, Thread};
 use crate::events;
 use crate::executor::{Purpose, watch};
+use crate::io::rate;
 use crate::signal::{self, Restarting, SigInfo, Signal};
 use crate::syscalls::{Sys, SysResult};
 use crate::{gap, strace, syscalls};
@@ -119,6 +120,10 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
     if traced {
         strace::enter(thread, args);
     }
+    let weight = match kernel.quota.limits.io_rate {
+        Some(_) => rate::weight(thread, args),
+        None => 0,
+    };
     let sys = match syscalls::lookup(args.nr) {
         Some(row) => {
             if kernel.stats
@@ -153,6 +158,19 @@ async fn system_call(thread: &Arc<Thread>, args: &SyscallArgs) -> Option<SysResu
         strace::exit(thread, args, &result);
     }
     thread.process().io.count(args.nr, result.as_ref().ok().copied());
+    if weight > 0
+        && let Ok(count @ 1..) = result
+    {
+        let payer = thread.clone();
+        let payment = async move {
+            rate::pay(&payer, (count as u64).saturating_mul(weight)).await;
+            Ok(0)
+        };
+        thread.set_state(RunState::Sleeping);
+        let paid = until_killed(thread, args.nr, Box::pin(payment)).await;
+        thread.set_state(RunState::Running);
+        paid?.ok();
+    }
     if let Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EROFS)) = result {
         denied(thread, args, errno);
     }

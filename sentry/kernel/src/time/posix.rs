@@ -14,6 +14,9 @@ use crate::task::{Process, Thread};
 /// The largest overrun count that is told (`DELAYTIMER_MAX`).
 const OVERRUN_MAX: u64 = i32::MAX as u64;
 
+/// How many timers a process may have, whatever its limit: root can raise its own.
+const MOST: u64 = 1 << 15;
+
 /// What happens when a timer expires.
 #[derive(Clone)]
 pub enum Notify {
@@ -52,10 +55,15 @@ pub struct PosixTimers {
 }
 
 impl PosixTimers {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.table.lock().timers.len()
+    }
+
     /// Makes a disarmed timer; `EAGAIN` beyond `limit` timers. `value` is `sigev_value`; without one it is the id.
     pub fn create(&self, clock: Clock, notify: Notify, value: Option<u64>, limit: u64) -> Result<i32, Errno> {
         let mut table = self.table.lock();
-        if table.timers.len() as u64 >= limit {
+        if table.timers.len() as u64 >= limit.min(MOST) {
             return Err(Errno::EAGAIN);
         }
         let mut id = table.next;

@@ -7,6 +7,7 @@
 mod name;
 mod ops;
 mod options;
+mod room;
 mod transfer;
 
 use std::cell::RefCell;
@@ -25,6 +26,8 @@ use sentry_vfs::wait::{PollEvents, WaitQueue};
 use crate::Kernel;
 use crate::anon;
 use crate::task::Process;
+
+use room::Queued;
 
 pub use name::{Address, Name, Names, address_bytes};
 pub use ops::UnixSocket;
@@ -178,7 +181,7 @@ struct Listener {
 
 struct State {
     inbox: VecDeque<Message>,
-    bytes: usize,
+    bytes: Queued,
     name: Option<Name>,
     peer: Option<Weak<Socket>>,
     peer_name: Option<Name>,
@@ -188,7 +191,7 @@ struct State {
     error: Option<Errno>,
     /// The last byte that came out of band (`MSG_OOB`) and was not read.
     urgent: Option<u8>,
-    /// How much its senders may have under way to it: the send buffer of the last one.
+    /// How much its senders may have under way to it: of a stream, the send buffer of the last one.
     send_limit: usize,
     /// Datagram senders that found the inbox full.
     waiting: Vec<Weak<Socket>>,
@@ -234,7 +237,7 @@ impl Socket {
     fn new(kernel: Weak<Kernel>, kind: Kind, cred: Ucred) -> Arc<Socket> {
         let state = State {
             inbox: VecDeque::new(),
-            bytes: 0,
+            bytes: Queued::default(),
             name: None,
             peer: None,
             peer_name: None,
@@ -243,7 +246,7 @@ impl Socket {
             shutdown: 0,
             error: None,
             urgent: None,
-            send_limit: BUFFER,
+            send_limit: if kind == Kind::Datagram { BUFFER * 4 } else { BUFFER },
             waiting: Vec::new(),
             options: Options::default(),
         };
@@ -334,11 +337,17 @@ impl Socket {
 
     /// How many bytes are under way to the peer (`SIOCOUTQ`).
     pub fn outstanding(&self) -> usize {
-        self.peer().map_or(0, |peer| peer.state.lock().bytes)
+        self.peer().map_or(0, |peer| peer.state.lock().bytes.get())
     }
 
     fn peer(&self) -> Option<Arc<Socket>> {
         self.state.lock().peer.as_ref().and_then(Weak::upgrade)
+    }
+
+    /// About how many bytes of memory what waits takes.
+    pub fn memory(&self) -> u64 {
+        let state = self.state.lock();
+        (state.bytes.get() + state.inbox.len() * size_of::<Message>()) as u64
     }
 
     /// How many bytes can be read: of a packet socket, those of the next one.
@@ -347,7 +356,7 @@ impl Socket {
         if self.kind == Kind::Datagram {
             state.inbox.front().map_or(0, |message| message.data.len())
         } else {
-            state.bytes
+            state.bytes.get()
         }
     }
 
@@ -478,7 +487,7 @@ impl Socket {
         let mut stale = VecDeque::new();
         if changed {
             stale = std::mem::take(&mut state.inbox);
-            state.bytes = 0;
+            state.bytes.clear();
         }
         state.peer = new;
         state.peer_name = name;

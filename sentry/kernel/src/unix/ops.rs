@@ -40,6 +40,10 @@ impl UnixSocket {
 }
 
 impl FileOps for UnixSocket {
+    fn memory(&self) -> u64 {
+        self.socket.memory()
+    }
+
     fn read(&self, file: &File, buf: &mut [u8], _offset: u64) -> Result<usize, Errno> {
         if buf.is_empty() && self.socket.kind == Kind::Stream {
             return Ok(0);

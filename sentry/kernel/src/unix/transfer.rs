@@ -7,6 +7,7 @@ use sentry_abi::socket::Ucred;
 use sentry_vfs::file::File;
 use sentry_vfs::wait::PollEvents;
 
+use super::room::{check_packet, room};
 use super::{
     BUFFER, Flags, InFlight, Kind, MAX_DATAGRAMS, Message, Name, READABLE, RECEIVE, SEND, Socket, State, WRITABLE,
 };
@@ -55,8 +56,10 @@ impl State {
     /// True while senders may add to the inbox as poll(2) tells them: it is at most a quarter full.
     fn takes_more(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Datagram => self.inbox.len() < MAX_DATAGRAMS && self.bytes < BUFFER * 4,
-            Kind::Stream | Kind::SeqPacket => self.bytes * 4 <= self.send_limit && self.inbox.len() < MAX_DATAGRAMS,
+            Kind::Datagram => self.inbox.len() < MAX_DATAGRAMS && self.bytes.get() < self.send_limit,
+            Kind::Stream | Kind::SeqPacket => {
+                self.bytes.get() * 4 <= self.send_limit && self.inbox.len() < MAX_DATAGRAMS
+            }
         }
     }
 
@@ -101,7 +104,7 @@ impl Socket {
                     return Err(Errno::ECONNREFUSED);
                 }
                 state.peer = None;
-                state.bytes = 0;
+                state.bytes.clear();
                 (std::mem::take(&mut state.inbox), std::mem::take(&mut state.waiting))
             };
             for sender in stale.1.iter().filter_map(Weak::upgrade) {
@@ -125,8 +128,9 @@ impl Socket {
         if state.shutdown & RECEIVE != 0 {
             return Err(Errno::EPIPE);
         }
-        state.send_limit = limit;
-        let count = send.data.len().min(limit.saturating_sub(state.bytes));
+        // Remembered: who waits is woken by what was true when it began to.
+        state.send_limit = room(limit);
+        let count = send.data.len().min(state.send_limit.saturating_sub(state.bytes.get()));
         if count == 0 || state.inbox.len() >= MAX_DATAGRAMS {
             return Err(Errno::EAGAIN);
         }
@@ -135,7 +139,7 @@ impl Socket {
             let (data, last) = send.data.split_at(send.data.len() - 1);
             let old = state.urgent.take();
             let text: Vec<u8> = old.into_iter().chain(data.iter().copied()).collect();
-            state.bytes += text.len();
+            state.bytes.add(text.len());
             if !text.is_empty() {
                 state.inbox.push_back(Message::plain(text, send.cred));
             }
@@ -167,7 +171,7 @@ impl Socket {
                 state.inbox.push_back(message);
             }
         }
-        state.bytes += count;
+        state.bytes.add(count);
         drop(state);
         peer.queue.wake(READABLE);
         Ok(count)
@@ -183,16 +187,20 @@ impl Socket {
         if send.data.len() > limit - 32 {
             return Err(Errno::EMSGSIZE);
         }
+        check_packet(send.data.len())?;
         let mut state = peer.state.lock();
         if state.shutdown & RECEIVE != 0 {
             return Err(Errno::EPIPE);
         }
-        state.send_limit = limit;
+        let bytes = state.bytes.get();
         let full = if self.kind == Kind::Datagram {
-            state.inbox.len() >= MAX_DATAGRAMS || state.bytes >= BUFFER * 4
+            state.send_limit = room(BUFFER * 4);
+            bytes >= state.send_limit
         } else {
-            state.bytes > 0 && state.bytes + send.data.len() > limit || state.inbox.len() >= MAX_DATAGRAMS
+            state.send_limit = room(limit);
+            bytes > 0 && bytes + send.data.len() > state.send_limit
         };
+        let full = full || state.inbox.len() >= MAX_DATAGRAMS;
         if full {
             state.note_waiting(&self.me);
             return Err(Errno::EAGAIN);
@@ -205,7 +213,7 @@ impl Socket {
             cred: send.cred,
             from,
         });
-        state.bytes += send.data.len();
+        state.bytes.add(send.data.len());
         drop(state);
         peer.queue.wake(READABLE);
         Ok(send.data.len())
@@ -371,7 +379,7 @@ fn receive_stream(state: &mut State, buf: &mut [u8], peek: Option<usize>) -> (Re
         if peek.is_some() {
             index += 1;
         } else {
-            state.bytes -= count;
+            state.bytes.remove(count);
             message.start += count;
             if all && let Some(message) = state.inbox.pop_front() {
                 spent.push(message.files);
@@ -406,7 +414,7 @@ fn receive_packet(state: &mut State, buf: &mut [u8], peek: bool) -> (Received, V
     };
     let mut spent = Vec::new();
     if !peek && let Some(message) = state.inbox.pop_front() {
-        state.bytes -= message.data.len();
+        state.bytes.remove(message.data.len());
         spent.push(message.files);
     }
     (received, spent)
