@@ -526,15 +526,16 @@ impl Client {
         self.reports.get().map(OwnedFd::as_fd)
     }
 
-    /// To be called before the last close of a file of this node that was open for writing, where closing it is told to
-    /// guests: after an answer, the gofer holds no descriptor that it has sent, so that the close here is the
-    /// last. It does not wait for others who use the connection: then the gofer's close may be later.
-    pub fn settle(&self, node: NodeId) {
+    /// To be called before the last close of a file that was open for writing, where closing it is told to guests: after
+    /// an answer, the gofer holds no descriptor that it has sent, so that the close here is the last. It does not wait
+    /// for others who use the connection: then the gofer's close may be later.
+    pub fn settle(&self) {
         if self.reports().is_none() || !self.alive() {
             return;
         }
         if let Some(mut connection) = self.connection.try_lock() {
-            let _ = self.call_on(&mut connection, &Request::GetAttributes { node }, None);
+            // About no node: that there is an answer is what counts.
+            let _ = self.call_on(&mut connection, &Request::GetAttributes { node: NodeId(0) }, None);
         }
     }
 

@@ -54,7 +54,7 @@ impl GoferFile {
 impl Drop for GoferFile {
     fn drop(&mut self) {
         if self.access.writes() && Arc::strong_count(&self.fd) == 1 {
-            self.inode.settle();
+            self.inode.fs.client.settle();
         }
     }
 }

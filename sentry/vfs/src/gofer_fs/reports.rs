@@ -33,14 +33,6 @@ impl HostReports for Client {
 }
 
 impl GoferInode {
-    /// Before the last close of a file that was open for writing: see [`Client::settle`].
-    pub(super) fn settle(&self) {
-        let node = self.node.lock().id;
-        if let Some(node) = node {
-            self.fs.client.settle(node);
-        }
-    }
-
     pub(super) fn reported(&self, names_only: bool) -> Option<(Arc<dyn HostReports>, i32)> {
         if self.fs.caching == Caching::Forever {
             return None;
