@@ -218,7 +218,7 @@ const LIMITS: &[(&str, &str, &str)] = &[
     (
         "--cpus",
         "polled",
-        "the sentry looks every 10 ms, over periods of 100 ms; guests' time only",
+        "the sentry looks every 10 ms, over periods of 100 ms; guests' time and its own",
     ),
     ("--cpu-time", "polled", "the sentry looks every 50 ms"),
     ("--timeout", "exact", "by the supervisor"),

@@ -1,12 +1,28 @@
-//! What of the sentry's memory a process has caused: for the choice of who goes when memory runs out.
+//! What of the sentry's memory a process has caused: for the choice of who goes when memory runs out; and how much all
+//! objects of a kind may take of it.
 //!
-//! An estimate. What several processes hold (after fork(2)) is divided among them, as far as it is open files.
+//! The former is an estimate. What several processes hold (after fork(2)) is divided among them, as far as it is open files.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::fd::FdTable;
 use crate::task::Process;
+
+/// The sandbox's memory in bytes; there is one in a process.
+static MEMORY: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The sandbox has so much memory.
+pub(crate) fn set_memory(bytes: u64) {
+    MEMORY.store(usize::try_from(bytes).unwrap_or(usize::MAX), Ordering::Relaxed);
+}
+
+/// A limit for all objects of a kind: `most`, and no more than one part in `parts` of the sandbox's memory. What the sentry
+/// keeps has to be bounded where it is made: nobody looks as often as it can grow.
+pub(crate) fn share(most: usize, parts: usize) -> usize {
+    most.min(MEMORY.load(Ordering::Relaxed) / parts)
+}
 
 /// Bytes of a descriptor, of an open file, of a queued signal, of a timer, of a thread: measured, rounded up.
 const SLOT: u64 = 16;

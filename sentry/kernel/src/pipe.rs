@@ -13,7 +13,7 @@ use sentry_vfs::inode::Attributes;
 use sentry_vfs::path::{InodeKey, VfsPath};
 use sentry_vfs::wait::{PollEvents, WaitQueue};
 
-use crate::anon;
+use crate::{anon, objects};
 
 /// Writes of at most this many bytes are atomic; also the size of a packet in packet mode.
 pub const PIPE_BUF: usize = 4096;
@@ -27,6 +27,9 @@ pub const MAX_CAPACITY: usize = 1 << 20;
 const SOFT_TOTAL: usize = 64 << 20;
 /// The capacity of a new pipe beyond that.
 const SMALL_CAPACITY: usize = 2 * PIPE_BUF;
+/// What parts of the sandbox's memory new pipes are small beyond, and there are none beyond.
+const SOFT_PART: usize = 8;
+const HARD_PART: usize = 4;
 
 /// The capacity of all pipes.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
@@ -34,9 +37,18 @@ static TOTAL: AtomicUsize = AtomicUsize::new(0);
 /// Counts a pipe's capacity as long as it lives.
 struct Charge(usize);
 
+/// `ENFILE` if all pipes together have as much as they may have.
+pub fn check_total() -> Result<(), Errno> {
+    let total = TOTAL.load(Ordering::Relaxed).saturating_add(SMALL_CAPACITY);
+    if total > objects::share(usize::MAX, HARD_PART) {
+        return Err(Errno::ENFILE);
+    }
+    Ok(())
+}
+
 /// The capacity of a new pipe when all others have `total`.
 fn new_capacity(total: usize) -> usize {
-    if total.saturating_add(DEFAULT_CAPACITY) <= SOFT_TOTAL {
+    if total.saturating_add(DEFAULT_CAPACITY) <= objects::share(SOFT_TOTAL, SOFT_PART) {
         DEFAULT_CAPACITY
     } else {
         SMALL_CAPACITY

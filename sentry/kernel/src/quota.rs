@@ -70,6 +70,7 @@ impl Output {
 impl Quota {
     /// With these limits.
     pub fn new(limits: SandboxLimits) -> Quota {
+        objects::set_memory(limits.memory.unwrap_or(u64::MAX));
         let output = Output {
             limit: limits.output,
             ..Output::default()
@@ -225,7 +226,7 @@ impl Processor {
     }
 }
 
-/// Keeps the processor time at `--cpus`, in milliseconds for each second.
+/// Keeps the processor time, of guests and our own, at `--cpus`, in milliseconds for each second.
 async fn throttle(kernel: Weak<Kernel>, cpus: u64) {
     let allowed = cpus.saturating_mul(PERIOD.as_nanos() as u64) / 1000;
     let mut begun = Instant::now();
@@ -236,7 +237,9 @@ async fn throttle(kernel: Weak<Kernel>, cpus: u64) {
     loop {
         let Some(kernel) = kernel.upgrade() else { return };
         let executor = kernel.executor().clone();
-        let used = kernel.cpu_nanos().max(last);
+        // What we do for guests too: else those that have us work would take more than their share of the machine.
+        let own = sentry_host::clock::process_cpu_nanos(std::process::id()).unwrap_or(0);
+        let used = (kernel.cpu_nanos() + own).max(last);
         debt += used - last;
         last = used;
         if begun.elapsed() >= PERIOD {
@@ -270,10 +273,11 @@ struct Memory {
     asked: bool,
     /// When the heap was trimmed last.
     trimmed: Option<Instant>,
-    victim: Option<Victim>,
+    /// What was killed last.
+    victims: Vec<Victim>,
 }
 
-/// What was killed last.
+/// A process that was killed for want of memory.
 struct Victim {
     process: Arc<Process>,
     /// Its number on the host.
@@ -352,24 +356,27 @@ impl Kernel {
         if used <= limit || dying {
             return;
         }
-        let Some(victim) = self.worst(&large, limit) else {
-            return;
-        };
-        self.quota.memory.lock().victim = Some(Victim {
-            process: victim.clone(),
-            host: victim.mm().space().host_pid(),
-            since: Instant::now(),
+        let victims = self.worst(&large, limit, used - limit);
+        let since = Instant::now();
+        let noted = victims.iter().map(|process| Victim {
+            process: process.clone(),
+            host: process.mm().space().host_pid(),
+            since,
         });
-        let thread = victim.threads().first().cloned();
-        self.limit_reached("memory", limit, used, "killed", thread.as_deref());
-        send_to_process(self, &victim, SigInfo::kernel(Signal::KILL));
+        self.quota.memory.lock().victims = noted.collect();
+        for victim in victims {
+            let thread = victim.threads().first().cloned();
+            self.limit_reached("memory", limit, used, "killed", thread.as_deref());
+            send_to_process(self, &victim, SigInfo::kernel(Signal::KILL));
+        }
     }
 
-    /// As Linux chooses: who uses most, moved by `oom_score_adj` thousandths of all there is; -1000 is spared. The first
+    /// As Linux chooses: who uses most, moved by `oom_score_adj` thousandths of all there is; -1000 is spared. So many that
+    /// they have `excess` bytes together: many small ones can grow faster than one after the other ends. The first
     /// process, with which everything ends, only if there is no other.
     ///
     /// What the sentry keeps for a process counts as its own.
-    fn worst(&self, large: &[(u32, u32)], limit: u64) -> Option<Arc<Process>> {
+    fn worst(&self, large: &[(u32, u32)], limit: u64, excess: u64) -> Vec<Arc<Process>> {
         let living: Vec<_> = {
             let tasks = self.tasks.read();
             let all = tasks.processes().map(|node| node.process.clone());
@@ -382,28 +389,36 @@ impl Kernel {
             let used = i64::try_from(used).unwrap_or(i64::MAX >> 1);
             let adjust = i64::from(process.oom_score_adj.load(Ordering::Relaxed));
             let share = i64::try_from(limit >> 10).unwrap_or(i64::MAX) / 1000;
-            (adjust > -1000).then(|| (process.pid() != 1, used + adjust * share))
+            (adjust > -1000).then(|| (process.pid() != 1, used + adjust * share, used))
         };
-        let scored = living
-            .into_iter()
-            .filter_map(|process| Some((score(&process)?, process)));
-        scored.max_by_key(|(score, _)| *score).map(|(_, process)| process)
+        let scored = living.into_iter();
+        let mut scored: Vec<_> = scored.filter_map(|process| Some((score(&process)?, process))).collect();
+        scored.sort_unstable_by_key(|(score, _)| std::cmp::Reverse(*score));
+        let mut left = i64::try_from(excess >> 10).unwrap_or(i64::MAX);
+        let mut victims = Vec::new();
+        for ((others, _, used), process) in scored {
+            if !victims.is_empty() && (left <= 0 || !others) {
+                break;
+            }
+            left = left.saturating_sub(used);
+            victims.push(process);
+        }
+        victims
     }
 }
 
 impl Memory {
     fn is_dying(&self) -> bool {
-        let victim = self.victim.as_ref();
-        victim.is_some_and(|victim| {
+        self.victims.iter().any(|victim| {
             let patience = if victim.process.is_zombie() { SETTLING } else { DYING };
             victim.since.elapsed() < patience
         })
     }
 
-    /// Whether what was killed last has still memory on the host: there it ends later than for us.
+    /// Whether what was killed last still has memory on the host: there it ends later than for us.
     fn holds_on(&self, large: &[(u32, u32)]) -> bool {
-        let victim = self.victim.as_ref().filter(|victim| victim.since.elapsed() < DYING);
-        victim.is_some_and(|victim| large.iter().any(|(pid, kib)| *pid == victim.host && *kib > 0))
+        let mut victims = self.victims.iter().filter(|victim| victim.since.elapsed() < DYING);
+        victims.any(|victim| large.iter().any(|(pid, kib)| *pid == victim.host && *kib > 0))
     }
 }
 

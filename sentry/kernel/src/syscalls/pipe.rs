@@ -27,6 +27,7 @@ fn do_pipe(thread: &Arc<Thread>, out: UserPtr<[i32; 2]>, flags: i32) -> SysResul
     if flags & !(libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_DIRECT) != 0 {
         return Err(Errno::EINVAL);
     }
+    crate::pipe::check_total()?;
     let cred = thread.cred();
     let pair = crate::pipe::pipe(flags as u32, cred.fsuid, cred.fsgid);
     let limit = thread.limit(Resource::NOFILE).current;

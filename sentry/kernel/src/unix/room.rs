@@ -4,12 +4,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sentry_abi::Errno;
 
-/// What may wait at all sockets of the sandbox before each one takes a little only, in bytes.
+use crate::objects;
+
+/// What may wait at all sockets of the sandbox before each one takes a little only, in bytes and as a part of the
+/// sandbox's memory.
 const SOFT_TOTAL: usize = 64 << 20;
-/// Beyond this, nothing is sent that is more than a little.
+const SOFT_PART: usize = 8;
+/// Beyond this, each one takes next to nothing.
 const HARD_TOTAL: usize = 256 << 20;
+const HARD_PART: usize = 4;
 /// What a socket takes then.
 const LITTLE: usize = 8 << 10;
+const LEAST: usize = 1 << 10;
+
+fn soft() -> usize {
+    objects::share(SOFT_TOTAL, SOFT_PART)
+}
+
+fn hard() -> usize {
+    objects::share(HARD_TOTAL, HARD_PART)
+}
 
 /// What waits at all sockets.
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
@@ -51,7 +65,11 @@ pub(super) fn room(limit: usize) -> usize {
 }
 
 fn room_beside(limit: usize, total: usize) -> usize {
-    if total < SOFT_TOTAL { limit } else { limit.min(LITTLE) }
+    match total {
+        _ if total < soft() => limit,
+        _ if total < hard() => limit.min(LITTLE),
+        _ => limit.min(LEAST),
+    }
 }
 
 /// `ENOBUFS` for a packet of so many bytes that there is no memory for: it would be sent whole to an empty socket.
@@ -60,7 +78,7 @@ pub(super) fn check_packet(len: usize) -> Result<(), Errno> {
 }
 
 fn check_packet_beside(len: usize, total: usize) -> Result<(), Errno> {
-    if len > LITTLE && total.saturating_add(len) > HARD_TOTAL {
+    if len > LEAST && total.saturating_add(len) > hard() {
         return Err(Errno::ENOBUFS);
     }
     Ok(())
@@ -87,9 +105,10 @@ mod tests {
     fn each_takes_little_when_all_have_much() {
         assert_eq!(room_beside(200_000, SOFT_TOTAL - 1), 200_000);
         assert_eq!(room_beside(200_000, SOFT_TOTAL), LITTLE);
+        assert_eq!(room_beside(200_000, HARD_TOTAL), LEAST);
         assert_eq!(room_beside(100, usize::MAX), 100);
         assert_eq!(check_packet_beside(200_000, 0), Ok(()));
-        assert_eq!(check_packet_beside(LITTLE, usize::MAX), Ok(()));
-        assert_eq!(check_packet_beside(LITTLE + 1, HARD_TOTAL), Err(Errno::ENOBUFS));
+        assert_eq!(check_packet_beside(LEAST, usize::MAX), Ok(()));
+        assert_eq!(check_packet_beside(LEAST + 1, HARD_TOTAL), Err(Errno::ENOBUFS));
     }
 }
