@@ -193,11 +193,9 @@ impl GuestThread for Thread {
             return Ok(count);
         }
         drop(state);
-        let mut buf: Vec<u8> = Vec::with_capacity(len.min(1 << 20));
-        let count = read_at(fd, buf.as_mut_ptr(), buf.capacity(), offset, flags)?;
-        // SAFETY: the host has put so many bytes into the buffer, which has room for as many as were asked for.
-        unsafe { buf.set_len(count.min(buf.capacity())) };
-        self.store(addr, &buf)?;
+        let mut buf = vec![0; len.min(1 << 20)];
+        let count = read_at(fd, buf.as_mut_ptr(), buf.len(), offset, flags)?;
+        self.store(addr, &buf[..count])?;
         Ok(count)
     }
 
