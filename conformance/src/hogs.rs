@@ -87,6 +87,7 @@ const EXPECTED: &[Expected] = &[
             Refused(libc::ENOSPC),
             Refused(libc::ETOOMANYREFS),
             Refused(libc::ENOMEM),
+            Done,
             Stopped,
         ],
         limits: &[],

@@ -154,7 +154,7 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub calls: u64,
     /// Seconds that each hog has
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seconds: u64,
     /// The seed of the random sequences and calls, in hexadecimal, instead of a fixed and a new one
     #[arg(long, value_name = "SEED", value_parser = |text: &str| u64::from_str_radix(text, 16))]
