@@ -410,7 +410,8 @@ const KERNEL_HOGS: [(&str, &str); 6] = [
     ("directories", "os.mkdir('d' * 200); os.chdir('d' * 200)"),
 ];
 
-/// The process that makes the sentry grow is refused or killed, and one that has more memory of its own goes on.
+/// The process that makes the sentry grow is refused or killed, and one that has more memory of its own goes on. There is
+/// room for the former to outgrow the latter: who has most is killed.
 #[test]
 fn who_makes_the_sentry_grow_is_limited() {
     for platform in PLATFORMS {
@@ -429,7 +430,7 @@ print('hog', hog.returncode in (3, -9), innocent.communicate('')[0].strip())"
             );
             let args = [
                 "--memory",
-                "120m",
+                "200m",
                 "--user",
                 "0",
                 "--timeout",
@@ -448,7 +449,7 @@ print('hog', hog.returncode in (3, -9), innocent.communicate('')[0].strip())"
                 run.limit("memory")
             );
             let peak = run.end()["peak_memory"].as_u64().expect("a number");
-            assert!(peak < 240 << 20, "{platform} {name}: {peak}");
+            assert!(peak < 320 << 20, "{platform} {name}: {peak}");
         }
     }
 }

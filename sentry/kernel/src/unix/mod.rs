@@ -344,10 +344,13 @@ impl Socket {
         self.state.lock().peer.as_ref().and_then(Weak::upgrade)
     }
 
-    /// About how many bytes of memory what waits takes.
+    /// About how many bytes of memory it and what waits take.
     pub fn memory(&self) -> u64 {
+        // Measured: what 20,000 sockets take beyond their files, and a message beyond its bytes.
+        const SOCKET: usize = 500;
+        const MESSAGE: usize = 500;
         let state = self.state.lock();
-        (state.bytes.get() + state.inbox.len() * size_of::<Message>()) as u64
+        (SOCKET + state.bytes.get() + state.inbox.len() * MESSAGE) as u64
     }
 
     /// How many bytes can be read: of a packet socket, those of the next one.
