@@ -5,7 +5,7 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, Setup, left};
@@ -17,13 +17,7 @@ const SECRET: &str = "the-secret-of-the-supervisor";
 
 /// The names of all attempts: the guest program lists them.
 pub fn names(host: &Host) -> Result<Vec<String>, String> {
-    let output = Command::new(host.guest()).arg("attempts").output();
-    let output = output.map_err(|e| format!("cannot run the guest program: {e}"))?;
-    let names = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .map(|name| format!("escape/{name}"))
-        .collect();
-    Ok(names)
+    host.listed("attempts", "escape")
 }
 
 /// One unit for each attempt and platform.

@@ -3,7 +3,6 @@
 //! must stay usable: a thread here sleeps and wakes natively, and another sandbox does its work beside.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -161,10 +160,7 @@ const EXPECTED: &[Expected] = &[
 
 /// The names of all hogs: the guest program lists them.
 pub fn names(host: &Host) -> Result<Vec<String>, String> {
-    let output = Command::new(host.guest()).arg("hogs").output();
-    let output = output.map_err(|e| format!("cannot run the guest program: {e}"))?;
-    let names = String::from_utf8_lossy(&output.stdout);
-    Ok(names.lines().map(|name| format!("hogs/{name}")).collect())
+    host.listed("hogs", "hogs")
 }
 
 /// One unit for each hog and platform.

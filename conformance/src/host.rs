@@ -155,6 +155,14 @@ impl Host {
         self.bin().join("guest").to_string_lossy().into_owned()
     }
 
+    /// The names that the guest program lists for `what`, as cases of a family.
+    pub fn listed(&self, what: &str, family: &str) -> Result<Vec<String>, String> {
+        let output = Command::new(self.guest()).arg(what).output();
+        let output = output.map_err(|e| format!("cannot run the guest program: {e}"))?;
+        let names = String::from_utf8_lossy(&output.stdout);
+        Ok(names.lines().map(|name| format!("{family}/{name}")).collect())
+    }
+
     /// The sentry under a name of its own: whoever runs that when its sandbox has ended was left by it ([`left`]). A link,
     /// since a copy could be busy when another thread forks.
     pub fn own_sentry(&self, prefix: &str) -> Result<PathBuf, String> {

@@ -61,6 +61,20 @@ fn alive(pid: i32) -> bool {
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
+/// Those of some processes that do not end, with their command lines.
+fn still_alive(everybody: &BTreeSet<i32>) -> Vec<(i32, String)> {
+    let mut left = Vec::new();
+    eventually(|| {
+        left = everybody
+            .iter()
+            .filter(|pid| alive(**pid))
+            .map(|pid| (*pid, command_line(*pid)))
+            .collect();
+        left.is_empty()
+    });
+    left
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Supervisor,
@@ -154,16 +168,8 @@ fn round(host: Host, part: Part) {
             "{host:?} {part:?}: {lines}"
         );
     }
-    let mut left = Vec::new();
-    let gone = eventually(|| {
-        left = everybody
-            .iter()
-            .filter(|pid| alive(**pid))
-            .map(|pid| (*pid, command_line(*pid)))
-            .collect();
-        left.is_empty()
-    });
-    assert!(gone, "{host:?} {part:?}: left over: {left:?}");
+    let left = still_alive(&everybody);
+    assert!(left.is_empty(), "{host:?} {part:?}: left over: {left:?}");
 }
 
 /// Five parts, four rounds each, or as many as `SENTRY_KILL_ROUNDS` says (for long runs by hand).
@@ -290,16 +296,8 @@ fn random_kills_leave_nothing() {
         // It may be a guest's process, without which the rest goes on.
         let _ = kill(Pid::from_raw(supervisor), Signal::SIGTERM);
         let output = child.wait_with_output().expect("wait");
-        let mut left = Vec::new();
-        let gone = eventually(|| {
-            left = everybody
-                .iter()
-                .filter(|pid| alive(**pid))
-                .map(|pid| (*pid, command_line(*pid)))
-                .collect();
-            left.is_empty()
-        });
-        assert!(gone, "{what}: left over: {left:?}; {}", error_text(&output));
+        let left = still_alive(&everybody);
+        assert!(left.is_empty(), "{what}: left over: {left:?}; {}", error_text(&output));
         let mut spaces_left = BTreeSet::new();
         let gone = eventually(|| {
             spaces_left = namespaces(parents().keys().map(i32::to_string))

@@ -396,12 +396,17 @@ impl Kernel {
         scored.sort_unstable_by_key(|(score, _)| std::cmp::Reverse(*score));
         let mut left = i64::try_from(excess >> 10).unwrap_or(i64::MAX);
         let mut victims = Vec::new();
+        let mut first = None;
         for ((others, _, used), process) in scored {
+            let most = *first.get_or_insert(used);
             if !victims.is_empty() && (left <= 0 || !others) {
                 break;
             }
-            left = left.saturating_sub(used);
-            victims.push(process);
+            // The end of those that have next to nothing would give nothing back.
+            if used >= most / 16 {
+                left = left.saturating_sub(used);
+                victims.push(process);
+            }
         }
         victims
     }

@@ -63,6 +63,15 @@ fn reads_in_one_go() {
             check!(buf[..expected].iter().all(|&b| b == b'b'), "{len} bytes at {offset}, in two");
         }
     }
+    // The first part leaves little room for the second, in whatever the bytes go through.
+    for first in [61_000, 64_500, 65_000, 65_530] {
+        for second in [5000, 100_000] {
+            let (mut head, mut tail) = (vec![0u8; first], vec![0u8; second]);
+            let v = [&mut head, &mut tail].map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+            eq!(sys!(libc::SYS_preadv, fd, v.as_ptr(), 2, 1, 0), (first + second) as i64);
+            check!(head.iter().chain(&tail).all(|&b| b == b'b'), "{first} bytes and {second}");
+        }
+    }
 }
 
 fn reads_file_after_file() {

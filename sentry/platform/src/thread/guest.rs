@@ -174,7 +174,9 @@ impl GuestThread for Thread {
         let first = if len <= room {
             len
         } else {
-            room - (offset.unsigned_abs() as usize).wrapping_add(room) % sentry_abi::PAGE_SIZE as usize
+            let beyond = (offset.unsigned_abs() as usize).wrapping_add(room) % sentry_abi::PAGE_SIZE as usize;
+            // Nothing where not even one page fits.
+            room.saturating_sub(beyond)
         };
         if (first == len || first >= SHORT_FILE) && state.ops.len() + 8 < layout::MAX_OPS {
             let window = self.arena().data_window(self.slot, start, first).ok_or(Errno::EFAULT)?;
@@ -269,7 +271,9 @@ impl GuestThread for Thread {
                 256..4096 => page,
                 _ => page + (old / 4096) * 4096,
             };
-            text.resize(old + more.min(max + 1 - old), 0);
+            // Not beyond what guests can have: there nothing would be read at all.
+            let there = usize::try_from(self.core.layout.high.saturating_sub(from)).unwrap_or(usize::MAX);
+            text.resize(old + more.min(there).min(max + 1 - old), 0);
             let got = self.fetch(from, &mut text[old..]);
             text.truncate(old + got);
             if got == 0 {
