@@ -24,6 +24,7 @@ const LAYERS: &[(&str, &str, u8)] = &[
     ("sentry-gofer", "gofer", 2),
     ("sentry-stub", "sentry/stub", 2),
     ("sentry-host", "sentry/host", 1),
+    ("sentry-limits", "sentry/limits", 0),
     ("sentry-lock", "sentry/lock", 0),
     ("sentry-abi", "sentry/abi", 0),
 ];

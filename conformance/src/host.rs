@@ -82,17 +82,6 @@ pub struct Setup {
     pub descriptors: Option<u32>,
 }
 
-/// A command that runs `program`, after a shell has set the limit if there is one.
-fn limited(setup: &Setup, program: &Path) -> Command {
-    let Some(descriptors) = setup.descriptors else {
-        return Command::new(program);
-    };
-    let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -n {descriptors}; exec \"$@\""), "sh"]);
-    command.arg(program);
-    command
-}
-
 fn build() -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|e| format!("cannot find this executable: {e}"))?;
     Ok(here.parent().map(Path::to_path_buf).unwrap_or_default())
@@ -190,14 +179,23 @@ impl Host {
         }
     }
 
+    /// A command that runs `program` as a login shell would, whatever this process was started with: no signal is ignored
+    /// (who runs in the background of a script ignores SIGINT), and the limit is set if there is one.
+    fn launch(&self, setup: &Setup, program: &Path) -> Command {
+        let mut command = Command::new(self.guest());
+        let descriptors = setup.descriptors.unwrap_or(0).to_string();
+        command.args(["tool", "launch", &descriptors]).arg(program);
+        command
+    }
+
     /// `argv` natively or in a sandbox, not yet started.
     pub fn command(&self, on: On, setup: &Setup, argv: &[String]) -> Command {
         let mut command;
         if on == On::Native {
-            command = limited(setup, Path::new(&argv[0]));
+            command = self.launch(setup, Path::new(&argv[0]));
             command.args(&argv[1..]);
         } else {
-            command = limited(setup, &self.bin().join("sentry"));
+            command = self.launch(setup, &self.bin().join("sentry"));
             command.args(["exec", "--platform", on.name(), "--ro"]).arg(self.bin());
             if let Some(workers) = self.options.workers {
                 command.args(["--workers", &workers.to_string()]);

@@ -35,7 +35,7 @@ const LONGEST: usize = 16 << 10;
 #[derive(Debug, Parser)]
 #[command(about = "Fuzzes the parsers of untrusted bytes")]
 struct Options {
-    /// The targets, by default all: elf, request, reply, paths
+    /// The targets, by default all: elf, request, reply, paths, mailbox, profile
     targets: Vec<String>,
     /// Runs of each target
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]

@@ -86,6 +86,7 @@ pub fn run(name: &str, args: &[&str]) {
             }
             exit(i32::from(!good));
         }
+        "launch" => launch(args),
         "gadget" => crate::cases::hostile::gadget(args),
         "scribble" => crate::cases::hostile::scribble(args),
         "work" => crate::cases::hostile::work(args),
@@ -95,4 +96,37 @@ pub fn run(name: &str, args: &[&str]) {
             exit(2)
         }
     }
+}
+
+/// `guest tool launch DESCRIPTORS PROGRAM ARG…`: runs a program with the default action for every signal, and with a
+/// limit of open descriptors unless that is 0.
+fn launch(args: &[&str]) -> ! {
+    let (Some(descriptors), Some(program)) = (args.first().and_then(|n| n.parse::<u64>().ok()), args.get(1)) else {
+        eprintln!("guest tool launch DESCRIPTORS PROGRAM ARG…");
+        exit(2)
+    };
+    // Those that the C library keeps for itself too: fork would pass on that they are ignored.
+    for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
+        let default = [0u64; 4];
+        sys!(libc::SYS_rt_sigaction, signal, default.as_ptr(), 0, 8);
+    }
+    sys::sigmask(libc::SIG_SETMASK, 0);
+    if descriptors > 0 {
+        let limit = [descriptors; 2];
+        let result = sys!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, limit.as_ptr(), 0);
+        if result < 0 {
+            eprintln!(
+                "cannot have {descriptors} descriptors: {}",
+                std::io::Error::from_raw_os_error(-result as i32)
+            );
+            exit(126);
+        }
+    }
+    let error = std::os::unix::process::CommandExt::exec(std::process::Command::new(program).args(&args[2..]));
+    eprintln!("cannot start {program}: {error}");
+    exit(if error.kind() == std::io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    })
 }

@@ -10,7 +10,7 @@ use crate::cgroup;
 use crate::events::{Target, target};
 use sentry_kernel::config::{Stuck, Way};
 
-use crate::limits::{Limits, bytes};
+use sentry_limits::{Limits, bytes};
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -30,9 +30,9 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use sentry_host::process::{self, Disposition, Forked};
 
-use crate::limits::Limits;
 use crate::parts::now;
 use find::{Hierarchy, Setting, Version, hierarchies, settings};
+use sentry_limits::Limits;
 
 /// Whether a cgroup is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

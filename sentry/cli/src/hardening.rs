@@ -11,12 +11,12 @@ use sentry_host::{process, scm};
 
 use crate::args::Hardening;
 use crate::cgroup::Cgroup;
-use crate::limits::Limits;
 use crate::parts::{self, Gofer, Protection, Report};
 use crate::supervisor::{self, FAILED};
 use crate::terminal::complain;
 use crate::view::Tree;
 use crate::{host_calls, spawn};
+use sentry_limits::Limits;
 
 /// Runs the command; the exit code.
 pub fn main(options: &Hardening) -> u8 {

@@ -14,9 +14,9 @@ mod gofer;
 mod hardening;
 mod host_calls;
 mod isolation;
-mod limits;
 mod memory;
 mod parts;
+mod profile;
 mod reap;
 mod relay;
 mod spawn;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         Command::Check { trace } => check::main(&trace),
         Command::Profile {
             command: Profile::Check { file },
-        } => limits::check(&file),
+        } => profile::check(&file),
     };
     code.into()
 }

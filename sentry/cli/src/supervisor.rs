@@ -23,7 +23,6 @@ use crate::args::PlatformChoice;
 use crate::cgroup::Cgroup;
 use crate::changes::Collector;
 use crate::events::{EventLog, Own};
-use crate::limits::ProfileError;
 use crate::memory::Meter;
 use crate::parts::{self, Boot, Gofer, Heard, Report, Setting, now};
 use crate::reap;
@@ -31,6 +30,7 @@ use crate::relay::Relay;
 use crate::spawn::{self, Program, Sentry, SpawnError};
 use crate::terminal::complain;
 use crate::view::ViewError;
+use sentry_limits::ProfileError;
 
 pub use exec::{exec, millis};
 

@@ -12,8 +12,11 @@ mod control;
 mod core;
 pub mod filter;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod handoff;
 mod machine;
+mod mailbox;
 mod ptrace;
 mod space;
 #[cfg(feature = "stepping")]

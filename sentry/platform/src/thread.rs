@@ -16,9 +16,10 @@ use crate::arena::Arena;
 use crate::context::{Guest, Traced};
 use crate::core::{Core, Worker};
 use crate::frame::Frame;
+use crate::mailbox::{self, Brought};
 use crate::ptrace::Command;
 use crate::space::Space;
-use crate::{AddressSpace, Event, Fault, Identity, SyscallArgs};
+use crate::{AddressSpace, Event, Identity};
 
 /// What a thread does, as the sentry sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,8 +60,8 @@ struct State {
     /// ptrace: the child that the host says this thread has made.
     made: Option<u32>,
     event: Option<Event>,
-    /// What the stub brought along: (guest address, length, data offset).
-    prefetch: [(u64, usize, usize); 2],
+    /// What the stub brought along.
+    prefetch: [Brought; 2],
     fs_base: u64,
     gs_base: u64,
 }
@@ -143,7 +144,7 @@ impl Thread {
                 report: None,
                 made: None,
                 event: None,
-                prefetch: [(0, 0, 0); 2],
+                prefetch: Default::default(),
                 fs_base: 0,
                 gs_base: 0,
             }),
@@ -402,7 +403,7 @@ impl Thread {
             state.ops.clear();
             state.staged.clear();
             state.data_used = 0;
-            state.prefetch = [(0, 0, 0); 2];
+            state.prefetch = Default::default();
         }
         head.answer_kind.store(kind, Ordering::Relaxed);
         head.answer_flags.store(flags, Ordering::Relaxed);
@@ -500,42 +501,13 @@ impl Thread {
         if !state.guest.is_known() {
             return None;
         }
-        let head = self.head();
-        let args = || SyscallArgs {
-            nr: head.nr.load(Ordering::Relaxed),
-            args: std::array::from_fn(|i| head.args[i].load(Ordering::Relaxed)),
-        };
-        match kind {
-            request::SYSCALL => {
-                for index in 0..2 {
-                    let len = head.prefetch_len[index].load(Ordering::Relaxed) as usize;
-                    if len > 0 && len <= layout::PREFETCH_MAX {
-                        let addr = head.prefetch_addr[index].load(Ordering::Relaxed);
-                        let offset = index * layout::PREFETCH_MAX;
-                        state.prefetch[index] = (addr, len, offset);
-                        state.data_used = offset + layout::PREFETCH_MAX;
-                    }
-                }
-                Some(Event::Syscall(args()))
-            }
-            request::TRACED => state.event.take(),
-            request::LOCAL_INTERRUPTED => Some(Event::LocalInterrupted(args())),
-            request::INTERRUPTED => Some(Event::Interrupted),
-            request::FAULT => {
-                let signal = head.fault_signal.load(Ordering::Relaxed);
-                let known = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
-                known.contains(&signal).then(|| {
-                    Event::Fault(Fault {
-                        signal,
-                        code: head.fault_code.load(Ordering::Relaxed),
-                        address: head.fault_address.load(Ordering::Relaxed),
-                        trapno: head.args[0].load(Ordering::Relaxed),
-                        error: head.args[1].load(Ordering::Relaxed),
-                    })
-                })
-            }
-            _ => None,
+        if kind == request::TRACED {
+            return state.event.take();
         }
+        let (event, brought) = mailbox::read(self.head(), kind)?;
+        state.data_used = state.data_used.max(mailbox::reserved(&brought));
+        state.prefetch = brought;
+        Some(event)
     }
 }
 

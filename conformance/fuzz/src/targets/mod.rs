@@ -2,7 +2,9 @@
 
 mod elf;
 mod gofer;
+mod mailbox;
 mod paths;
+mod profile;
 
 /// Runs one input: a number that says what came of it, or which promise was broken.
 pub type Run = Box<dyn FnMut(&[u8]) -> Result<u64, String>>;
@@ -21,7 +23,14 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: &[Target] = &[elf::TARGET, gofer::REQUEST, gofer::REPLY, paths::TARGET];
+pub const TARGETS: &[Target] = &[
+    elf::TARGET,
+    gofer::REQUEST,
+    gofer::REPLY,
+    paths::TARGET,
+    mailbox::TARGET,
+    profile::TARGET,
+];
 
 /// A number for everything that says how far a parser came: two lengths that differ by little give the same.
 pub fn outcome(parts: &[u64]) -> u64 {

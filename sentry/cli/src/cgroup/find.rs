@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::limits::Limits;
+use sentry_limits::Limits;
 
 /// Which of the two interfaces a hierarchy has (cgroups(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,12 +17,13 @@ use crate::args::{Exec, User, environment};
 use crate::cgroup::Cgroup;
 use crate::changes::{Collector, Outputs};
 use crate::events::{self, EventLog, Own};
-use crate::limits::Limits;
 use crate::memory::{self, Meter};
 use crate::parts::{self, Gofer, Report, now};
+use crate::profile;
 use crate::relay::Relay;
 use crate::terminal::{Saved, complain, say};
 use crate::view::View;
+use sentry_limits::Limits;
 
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -128,7 +129,7 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
         changes: outputs.as_ref().map(Outputs::config),
         count_changes: exec.summary || exec.events.is_some(),
         terminal,
-        limits: limits.for_kernel(),
+        limits: profile::for_kernel(limits),
         events: log.is_some(),
         stuck: exec.debug_stuck.clone(),
     };

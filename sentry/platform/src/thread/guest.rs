@@ -9,6 +9,7 @@ use sentry_abi::Errno;
 use sentry_stub::layout::{self, Op, answer, op};
 
 use super::{CURRENT_WORKER, Phase, Thread, Wake};
+use crate::mailbox::Brought;
 use crate::watchdog::Expected;
 use crate::{AddressSpace, BoxFuture, ChildStart, Event, GuestThread, Identity, Order, Registers};
 
@@ -116,7 +117,12 @@ impl GuestThread for Thread {
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), Errno> {
         let state = self.state.lock();
         let end = addr.checked_add(buf.len() as u64).ok_or(Errno::EFAULT)?;
-        for (start, len, offset) in state.prefetch {
+        for Brought {
+            addr: start,
+            len,
+            offset,
+        } in state.prefetch
+        {
             if addr >= start && end <= start + len as u64 && len > 0 {
                 self.arena()
                     .read(self.slot, layout::DATA_OFFSET + offset + (addr - start) as usize, buf);
@@ -243,7 +249,12 @@ impl GuestThread for Thread {
         let mut text = Vec::new();
         {
             let state = self.state.lock();
-            for (start, len, offset) in state.prefetch {
+            for Brought {
+                addr: start,
+                len,
+                offset,
+            } in state.prefetch
+            {
                 if addr == start && len > 0 {
                     text.resize(len.min(max + 1), 0);
                     self.arena().read(self.slot, layout::DATA_OFFSET + offset, &mut text);

@@ -51,7 +51,7 @@ impl Thread {
         state.ops.clear();
         state.staged.clear();
         state.data_used = 0;
-        state.prefetch = [(0, 0, 0); 2];
+        state.prefetch = Default::default();
         Ok((first..first + count)
             .map(|index| self.arena().op_result(self.slot, index))
             .collect())

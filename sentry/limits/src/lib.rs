@@ -1,10 +1,11 @@
 //! Limits of a sandbox: as options of `sentry exec`, and as a profile, a TOML file with the same names.
 
+#![forbid(unsafe_code)]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use sentry_kernel::config::SandboxLimits;
 use serde::{Deserialize, Deserializer};
 
 /// What a sandbox may use. In a profile a size is a number of bytes or text with k, m or g; a time is in seconds.
@@ -106,21 +107,6 @@ impl Limits {
             nofile: self.nofile.or(profile.nofile),
             output_limit: self.output_limit.or(profile.output_limit),
             io_rate: self.io_rate.or(profile.io_rate),
-        }
-    }
-
-    /// What the kernel has to know of them.
-    pub fn for_kernel(&self) -> SandboxLimits {
-        SandboxLimits {
-            memory: self.memory,
-            cpus: self.cpus,
-            disk: self.disk,
-            inodes: self.disk_inodes,
-            pids: self.pids,
-            cpu_time: self.cpu_time,
-            nofile: self.nofile,
-            output: self.output_limit,
-            io_rate: self.io_rate,
         }
     }
 
@@ -233,22 +219,6 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// Runs `sentry profile check`; the exit code.
-pub fn check(path: &Path) -> u8 {
-    match Limits::read(path) {
-        Ok(limits) => {
-            for (name, value) in limits.list() {
-                println!("{name:<14} {value}");
-            }
-            0
-        }
-        Err(error) => {
-            crate::terminal::complain(error.to_string().trim_end());
-            1
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,7 +325,7 @@ mod tests {
                     limits.cpus != Some(0) && limits.pids != Some(0),
                     "{text:?} gives {limits:?}"
                 );
-                let _ = (limits.for_kernel(), limits.list());
+                let _ = limits.list();
             }
         }
         assert!(read > 1000, "{read} profiles were read");
