@@ -15,7 +15,7 @@ mod find;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -50,6 +50,8 @@ pub enum Choice {
 const PREFIX: &str = "sentry-";
 /// How long processes may take to be gone when they were killed.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a directory is made that somebody else removes.
+const MAKING: u32 = 100;
 /// After this long, those that are left are killed one by one.
 const LENIENCE: Duration = Duration::from_millis(500);
 
@@ -373,11 +375,23 @@ fn settle(hierarchy: &Hierarchy, name: &str, settings: &[&Setting]) -> io::Resul
     Ok(Some(leaf))
 }
 
-/// Makes a directory, and locks it so that nobody takes it for left over.
+/// Makes a directory, and locks it so that nobody takes it for left over. Before it is locked somebody may: again, then.
 fn make(path: &Path) -> io::Result<(Flock<File>, File)> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match make_once(path) {
+            Err(error) if tries < MAKING && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock) => {}
+            made => return made,
+        }
+    }
+}
+
+fn make_once(path: &Path) -> io::Result<(Flock<File>, File)> {
     fs::create_dir(path)?;
     let open = || {
         let lock = lock(path)?;
+        // Not there any more if it was removed before the lock.
         let procs = OpenOptions::new().write(true).open(path.join("cgroup.procs"))?;
         Ok((lock, procs))
     };

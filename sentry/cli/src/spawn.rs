@@ -241,7 +241,7 @@ impl Program<'_> {
             Ok(signals) => signals,
             Err(error) => give_up("signalfd", error),
         };
-        let guard = nix::unistd::getpid();
+        let (supervisor, guard) = (nix::unistd::getppid(), nix::unistd::getpid());
         let sentry = match process::fork() {
             Err(error) => give_up("fork", error),
             Ok(Forked::Parent(pid)) => pid,
@@ -274,7 +274,12 @@ impl Program<'_> {
             if ready[0].any() == Some(true) {
                 let _ = kill(sentry, Signal::SIGKILL);
             }
-            while let Ok(Some(_)) = signals.read_signal() {}
+            while let Ok(Some(_)) = signals.read_signal() {
+                // Perhaps the sentry was stopped: not ours to judge.
+                if nix::unistd::getppid() == supervisor {
+                    let _ = kill(supervisor, Signal::SIGCHLD);
+                }
+            }
             end = reap_for(sentry);
         }
         end_children();

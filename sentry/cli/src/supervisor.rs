@@ -1,6 +1,7 @@
 //! Starts gofer and sentry, passes signals on, and sees to it that nothing is left.
 
 mod exec;
+mod standstill;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -31,6 +32,8 @@ use crate::spawn::{self, Program, Sentry, SpawnError};
 use crate::terminal::complain;
 use crate::view::ViewError;
 use sentry_limits::ProfileError;
+
+use standstill::Standstill;
 
 pub use exec::{exec, millis};
 
@@ -307,6 +310,7 @@ impl Sandbox {
         let timeout = timeout.unwrap_or_default();
         let mut look = self.meter.as_ref().map(|_| now());
         let mut connected = true;
+        let mut standstill = standstill::Watch::default();
         if let Some(relay) = &mut self.relay {
             relay.take();
         }
@@ -316,12 +320,13 @@ impl Sandbox {
                     .into_iter()
                     .chain(suspicion.as_ref().map(|(until, _)| *until))
                     .chain(look)
+                    .chain(standstill.next())
                     .min(),
                 connected,
             );
             while let Ok(Some(info)) = self.signals.read_signal() {
                 match Signal::try_from(info.ssi_signo as i32) {
-                    Ok(Signal::SIGCHLD) | Err(_) => {}
+                    Ok(Signal::SIGCHLD) | Err(_) => standstill.wake(),
                     Ok(Signal::SIGCONT) => self.resume = true,
                     Ok(Signal::SIGTSTP) => self.suspend(),
                     Ok(Signal::SIGWINCH) if self.relay.is_some() => self.resize(),
@@ -340,6 +345,11 @@ impl Sandbox {
             }
             if look.is_some_and(|look| now() >= look) {
                 look = self.look_at_memory();
+            }
+            match standstill.look(|| self.parts()) {
+                Some(Standstill::Late(what)) => self.warn(what),
+                Some(Standstill::Stuck(what)) => return Outcome::Broken(what),
+                None => {}
             }
             // First who is dead, then what was said: a report always comes before the death.
             let (sentry_end, gofer_end) = self.reap();
@@ -415,6 +425,24 @@ impl Sandbox {
                 });
             }
         }
+    }
+
+    /// Our processes, apart from the supervisor and the stubs, which are the guest's to stop.
+    fn parts(&self) -> Vec<(&'static str, Pid)> {
+        let mut parts = vec![("sentry", self.sentry.pid)];
+        if self.sentry.lifeline.is_some() {
+            // That was its guard.
+            parts.extend(
+                standstill::children(self.sentry.pid)
+                    .into_iter()
+                    .map(|pid| ("sentry", pid)),
+            );
+        }
+        if let Some(gofer) = self.gofer {
+            parts.push(("gofer", gofer));
+            parts.extend(standstill::children(gofer).into_iter().map(|pid| ("gofer", pid)));
+        }
+        parts
     }
 
     /// The sentry finds that something is not as it should be.

@@ -258,3 +258,28 @@ fn a_delegated_cgroup_is_as_it_was() {
     }
     removed.expect("empty");
 }
+
+/// Whoever starts sweeps away what others have left, and must not take what another one makes at that moment.
+#[test]
+fn many_that_start_at_once_all_get_one() {
+    if !possible() {
+        return;
+    }
+    for _ in 0..3 {
+        let sandboxes: Vec<Child> = (0..12)
+            .map(|_| {
+                Command::new(SENTRY)
+                    .args(["exec", "--cgroup", "require", "--memory", "256m", "--", "true"])
+                    .current_dir("/usr")
+                    .stdin(Stdio::null())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .expect("it starts")
+            })
+            .collect();
+        for sandbox in sandboxes {
+            let output = sandbox.wait_with_output().expect("wait");
+            assert!(output.status.success(), "{}", error_text(&output));
+        }
+    }
+}

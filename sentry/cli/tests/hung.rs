@@ -8,19 +8,29 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::fuse::Fuse;
-use common::{SENTRY, children, command_line, error_text, eventually, text};
+use common::{Host, children, command_line, error_text, eventually, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const PLATFORMS: [&str; 2] = ["systrap", "ptrace"];
 
+#[test]
+fn launcher() {
+    common::launch();
+}
+
 fn sentry(platform: &str, options: &[&str], script: &str) -> Command {
-    let mut command = Command::new(SENTRY);
-    command.args(["exec", "--platform", platform]);
-    command.args(options).args(["--", "sh", "-c", script]);
-    command.current_dir("/usr").stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    sentry_on(Host::Plain, platform, options, script).expect("it is plain")
+}
+
+fn sentry_on(host: Host, platform: &str, options: &[&str], script: &str) -> Option<Command> {
+    let words = [&["exec", "--platform", platform], options, &["--", "sh", "-c", script]].concat();
+    let mut command = host.sentry_with(&words)?;
     command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Some(command)
 }
 
 /// A process and all its descendants.
@@ -102,12 +112,20 @@ fn a_worker_that_comes_back_is_told_of_only() {
 
 /// Starts a sandbox that says when it runs, and stops one of its parts.
 fn stopped(platform: &str, options: &[&str], part: &str) -> (Child, Vec<i32>) {
+    stopped_on(Host::Plain, platform, options, part).expect("it is plain")
+}
+
+fn stopped_on(host: Host, platform: &str, options: &[&str], part: &str) -> Option<(Child, Vec<i32>)> {
     let script = "echo runs; while :; do (true) | cat; ls / > /dev/null; done";
-    let mut child = sentry(platform, options, script).spawn().expect("it starts");
+    let mut child = sentry_on(host, platform, options, script)?.spawn().expect("it starts");
     let mut line = String::new();
     let mut output = std::io::BufReader::new(child.stdout.take().expect("piped"));
-    std::io::BufRead::read_line(&mut output, &mut line).expect("read");
-    assert_eq!(line, "runs\n");
+    // What launches it on other hosts may print something first.
+    while line != "runs\n" {
+        line.clear();
+        let read = std::io::BufRead::read_line(&mut output, &mut line).expect("read");
+        assert_ne!(read, 0, "it did not start");
+    }
     let mut everybody = family(child.id() as i32);
     let named = |name: &str| everybody.iter().copied().find(|pid| command_line(*pid).ends_with(name));
     let target = match part {
@@ -117,7 +135,7 @@ fn stopped(platform: &str, options: &[&str], part: &str) -> (Child, Vec<i32>) {
     };
     kill(Pid::from_raw(target.expect(part)), Signal::SIGSTOP).expect("our own");
     everybody.extend(family(child.id() as i32));
-    (child, everybody)
+    Some((child, everybody))
 }
 
 fn gone(everybody: &[i32], what: &str) {
@@ -131,7 +149,7 @@ fn a_stopped_part_does_not_outlive_the_time_limit() {
     for platform in PLATFORMS {
         for part in ["sentry boot", "sentry gofer", "stub"] {
             let start = Instant::now();
-            let (child, everybody) = stopped(platform, &["--timeout", "1"], part);
+            let (child, everybody) = stopped(platform, &["--timeout", "3"], part);
             let output = child.wait_with_output().expect("wait");
             assert_eq!(
                 output.status.code(),
@@ -144,10 +162,65 @@ fn a_stopped_part_does_not_outlive_the_time_limit() {
                 said.is_empty() || said.contains("did not end in time"),
                 "{platform} {part}: {said}"
             );
-            assert!(start.elapsed() < Duration::from_secs(15), "{platform} {part}");
+            assert!(start.elapsed() < Duration::from_secs(20), "{platform} {part}");
             gone(&everybody, &format!("{platform} {part}"));
         }
     }
+}
+
+#[test]
+fn a_stopped_part_ends_the_sandbox() {
+    std::thread::scope(|scope| {
+        let parts = ["sentry boot", "sentry gofer"];
+        let plain = PLATFORMS
+            .iter()
+            .flat_map(|platform| parts.map(|part| (Host::Plain, *platform, part)));
+        // Where a guard stands between supervisor and sentry.
+        for (host, platform, part) in plain.chain([(Host::Restricted, "systrap", "sentry boot")]) {
+            scope.spawn(move || {
+                let dir = tempfile::tempdir().expect("directory");
+                let log = dir.path().join("events");
+                let options = ["--events", log.to_str().expect("a name")];
+                let Some((child, everybody)) = stopped_on(host, platform, &options, part) else {
+                    return;
+                };
+                let output = child.wait_with_output().expect("wait");
+                let said = error_text(&output);
+                assert_eq!(output.status.code(), Some(125), "{platform} {part}: {said}");
+                let name = part.trim_start_matches("sentry ").replace("boot", "sentry");
+                let lines: Vec<&str> = said.lines().collect();
+                let [late, stuck] = lines[..] else { panic!("{said}") };
+                assert!(late.contains(&format!("the {name} (process ")), "{late}");
+                assert!(
+                    stuck.contains(&format!(
+                        "the {name} was stopped by a signal and did not go on for 60 s"
+                    )),
+                    "{stuck}"
+                );
+                let log = fs::read_to_string(log).expect("events");
+                assert!(log.contains(r#""event":"fault""#), "{log}");
+                gone(&everybody, &format!("{platform} {part}"));
+            });
+        }
+    });
+}
+
+/// A part that goes on in time, as after a debugger's or an operator's short stop.
+#[test]
+fn a_part_that_was_stopped_for_a_while_goes_on() {
+    let (mut child, everybody) = stopped("systrap", &[], "sentry boot");
+    std::thread::sleep(Duration::from_secs(12));
+    for pid in &everybody {
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGCONT);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(child.try_wait().expect("wait").is_none(), "it goes on");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("our own");
+    let output = child.wait_with_output().expect("wait");
+    let said = error_text(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("the sentry (process "), "{said}");
+    gone(&everybody, "afterwards");
 }
 
 #[test]

@@ -134,6 +134,12 @@ impl Frame {
         fits.then_some((start, size))
     }
 
+    /// The extended state lies above the frame, as the host puts it.
+    pub fn has_state_above(&self, arena: &Arena) -> bool {
+        self.xstate_range(arena)
+            .is_some_and(|(start, _)| start >= self.context + context::SIZE)
+    }
+
     /// The extended state, as `struct _fpstate` and what follows it. Empty if the frame is damaged.
     pub fn xstate(&self, arena: &Arena) -> Vec<u8> {
         let Some((start, size)) = self.xstate_range(arena) else {

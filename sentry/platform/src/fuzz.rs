@@ -46,8 +46,8 @@ impl Mailbox {
     }
 
     /// Reads what these bytes say: where the frame is said to be, relative to the slot (8), the head of the slot, and what
-    /// lies at the frame. A number for what was understood, or which promise is broken.
-    pub fn run(&self, input: &[u8]) -> Result<u64, String> {
+    /// lies at the frame. Numbers for what was understood, or which promise is broken.
+    pub fn run(&self, input: &[u8]) -> Result<[u64; 4], String> {
         let (place, rest) = input.split_at_checked(8).unwrap_or_default();
         let place = u64::from_ne_bytes(place.try_into().unwrap_or_default());
         let (head, rest) = rest.split_at(rest.len().min(OPS_OFFSET));
@@ -56,8 +56,8 @@ impl Mailbox {
             .write(SLOT, usize::try_from(place).unwrap_or(usize::MAX), rest);
         let slot = self.arena.slot(SLOT);
         let kind = slot.kind.load(Ordering::Relaxed);
-        let mut found = match mailbox::read(slot, kind) {
-            None => 0,
+        let (what, count) = match mailbox::read(slot, kind) {
+            None => (0, 0),
             Some((event, brought)) => {
                 if let Event::Fault(fault) = event
                     && !(1..32).contains(&fault.signal)
@@ -71,13 +71,14 @@ impl Mailbox {
                     return Err(format!("{brought:?}"));
                 }
                 let count = brought.iter().filter(|brought| brought.len > 0).count() as u64;
-                1 + 4 * u64::from(kind) + count
+                (u64::from(kind), count)
             }
         };
         let address = self.arena.slot_address(SLOT).wrapping_add(place);
-        if let Some(frame) = Frame::new(&self.arena, SLOT, address) {
-            found += 64 + self.frame(&frame, rest)?;
-        }
+        let (size, set) = match Frame::new(&self.arena, SLOT, address) {
+            Some(frame) => self.frame(&frame, rest)?,
+            None => (1, false),
+        };
         for (slot, offset) in [(SLOT - 1, SLOT_SIZE - EDGE), (SLOT + 1, 0)] {
             let mut edge = [0; EDGE];
             for arena in [&self.arena, &self.child] {
@@ -87,11 +88,11 @@ impl Mailbox {
                 }
             }
         }
-        Ok(found)
+        Ok([what, count, size, u64::from(set)])
     }
 
-    /// Everything that is done with a frame; its form.
-    fn frame(&self, frame: &Frame, bytes: &[u8]) -> Result<u64, String> {
+    /// Everything that is done with a frame; the size of its state, and whether that can be set.
+    fn frame(&self, frame: &Frame, bytes: &[u8]) -> Result<(u64, bool), String> {
         let registers = frame.registers(&self.arena, 1, 2);
         let Some(child) = frame.copy_for_child(&self.arena, &self.child, SLOT) else {
             return Err("a frame that was found cannot be copied".into());
@@ -101,26 +102,28 @@ impl Mailbox {
             return Err("a child has other registers".into());
         }
         let state = frame.xstate(&self.arena);
-        if child.xstate(&self.child) != state {
+        // Where the host puts it. A state below the frame is not copied, one across it is changed with it.
+        let above = frame.has_state_above(&self.arena);
+        if above && child.xstate(&self.child) != state {
             return Err("a child has another state".into());
         }
         frame.reset_xstate(&self.arena);
         let fresh = frame.xstate(&self.arena);
-        if fresh.len() != state.len() {
+        if above && fresh.len() != state.len() {
             return Err(format!("{} bytes of state became {}", state.len(), fresh.len()));
         }
-        let set = frame.set_xstate(&self.arena, bytes);
+        let set = frame.set_xstate(&self.arena, bytes).is_ok() && above;
         let after = frame.xstate(&self.arena);
-        if set.is_ok() && after.len() != state.len() {
+        if set && after.len() != state.len() {
             return Err(format!("{} bytes of state became {}", state.len(), after.len()));
         }
-        if set.is_ok() && after[26..28] != [0, 0] {
+        if set && after[26..28] != [0, 0] {
             return Err("reserved bits of mxcsr".into());
         }
-        if set.is_ok() && after.len() >= 580 && after[520..576] != [0; 56] {
+        if set && after.len() >= 580 && after[520..576] != [0; 56] {
             return Err("reserved bytes of the state's header".into());
         }
         frame.set_registers(&self.arena, &expected);
-        Ok((state.len() as u64).min(1024) * 2 + u64::from(set.is_ok()))
+        Ok((state.len() as u64, set))
     }
 }

@@ -19,7 +19,7 @@ fn seeds() -> Vec<Vec<u8>> {
 fn make() -> Run {
     let mailbox = Mailbox::new();
     Box::new(move |input| match &mailbox {
-        Ok(mailbox) => mailbox.run(input).map(|found| outcome(&[found])),
+        Ok(mailbox) => mailbox.run(input).map(|found| outcome(&found)),
         Err(error) => Err(format!("no arena: {error:?}")),
     })
 }
