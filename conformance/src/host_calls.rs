@@ -346,7 +346,7 @@ fn run(host: &Host, on: On, scene: &Scene, own: &Path, rows: &Path, report: &Pat
             .to_vec();
     }
     let setup = Setup {
-        limit: 60 + host.options.calls / 1000,
+        limit: 60 + host.options.calls / 250,
         stdin: Some(b"\n".to_vec()),
         cwd: Some("/usr".into()),
         ..Setup::default()

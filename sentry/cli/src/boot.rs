@@ -10,7 +10,7 @@ use sentry_host::process;
 use sentry_kernel::boot::BootHandles;
 use sentry_kernel::config::ExitStatus;
 use sentry_kernel::events::Totals;
-use sentry_platform::{HostVdso, Kind, Platform, PlatformOptions};
+use sentry_platform::{HostVdso, Kind, Load, Platform, PlatformOptions};
 
 use crate::host_calls;
 use crate::isolation::{self, Isolation};
@@ -116,6 +116,7 @@ fn run(configuration: OwnedFd, handles: Handles, entered: Duration) -> Result<()
         vdso: HostVdso::find(),
         max_processes: Some(isolation::PROCESSES),
         nice: boot.nice,
+        load: Load::open().map(Arc::new),
     };
 
     let mut isolation = Isolation::default();

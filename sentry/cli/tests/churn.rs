@@ -106,6 +106,12 @@ for line in sys.stdin:
     terminals()
     for base in sys.argv[1:]:
         files(base, 5)
+    # As the first process it is everybody's heir.
+    try:
+        while os.waitpid(-1, 0)[0]:
+            pass
+    except ChildProcessError:
+        pass
     print("done", flush=True)
 "#;
 

@@ -15,6 +15,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 mod handoff;
+mod load;
 mod machine;
 mod mailbox;
 mod ptrace;
@@ -34,6 +35,7 @@ use std::task::{Context, Poll};
 
 use sentry_abi::Errno;
 
+pub use load::Load;
 pub use vdso::HostVdso;
 
 /// A boxed future, as the trait objects here return them.
@@ -400,7 +402,7 @@ pub enum Kind {
 }
 
 /// What a platform is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct PlatformOptions {
     /// Worker threads that the kernel will run (1 to 16).
     pub workers: usize,
@@ -412,6 +414,8 @@ pub struct PlatformOptions {
     pub max_processes: Option<u64>,
     /// The nice value of the stubs.
     pub nice: i32,
+    /// The host's load, opened while `/proc` could be: whether others want the processors.
+    pub load: Option<Arc<Load>>,
 }
 
 /// Why a platform cannot be made.
@@ -443,11 +447,11 @@ pub mod testing {
 /// Makes a platform. Must be called while the process has a single thread, before its own filter is installed.
 pub fn create(kind: Kind, options: PlatformOptions) -> Result<Arc<dyn Platform>, PlatformError> {
     match kind {
-        Kind::Systrap => Ok(Arc::new(machine::Machine::systrap(options)?)),
-        Kind::Ptrace => Ok(Arc::new(machine::Machine::ptrace(options)?)),
-        Kind::Auto => match machine::Machine::systrap(options) {
+        Kind::Systrap => Ok(Arc::new(machine::Machine::systrap(&options)?)),
+        Kind::Ptrace => Ok(Arc::new(machine::Machine::ptrace(&options)?)),
+        Kind::Auto => match machine::Machine::systrap(&options) {
             Ok(machine) => Ok(Arc::new(machine)),
-            Err(_) => Ok(Arc::new(machine::Machine::ptrace(options)?)),
+            Err(_) => Ok(Arc::new(machine::Machine::ptrace(&options)?)),
         },
     }
 }

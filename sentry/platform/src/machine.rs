@@ -15,6 +15,7 @@ use crate::async_lock::AsyncLock;
 use crate::context::Guest;
 use crate::core::{Core, Worker};
 use crate::handoff::Handoff;
+use crate::load::Load;
 use crate::ptrace::{self, Tracer};
 use crate::space::Space;
 use crate::thread::{CURRENT_WORKER, Thread, Wake};
@@ -44,10 +45,12 @@ pub(crate) struct Machine {
     used: AtomicBool,
     /// Threads whose wake was left to another stub.
     delegated: Mutex<Vec<Arc<Thread>>, rank::DelegatedWakes>,
+    /// What else the host has to run.
+    load: Option<Arc<Load>>,
 }
 
 impl Machine {
-    fn new(core: Arc<Core>, zygote: Arc<Thread>, ready: bool) -> Machine {
+    fn new(options: &PlatformOptions, core: Arc<Core>, zygote: Arc<Thread>, ready: bool) -> Machine {
         Machine {
             core,
             zygote,
@@ -56,15 +59,16 @@ impl Machine {
             ready: Arc::new(ready.into()),
             used: AtomicBool::new(false),
             delegated: Mutex::new(Vec::new()),
+            load: options.load.clone(),
         }
     }
 
     /// Starts systrap. This process must have one thread only.
-    pub fn systrap(options: PlatformOptions) -> Result<Machine, PlatformError> {
+    pub fn systrap(options: &PlatformOptions) -> Result<Machine, PlatformError> {
         let (core, space, pid) = start_zygote(options, false)?;
         let zygote = Thread::new(&core, &space, 0, core.zygote_wake_index, 0, Guest::Unknown);
         zygote.set_host_tid(pid);
-        let machine = Machine::new(core.clone(), zygote, false);
+        let machine = Machine::new(options, core.clone(), zygote, false);
         let watched = core.clone();
         spawn("watchdog", move || watched.watchdog.watch())?;
         spawn("reaper", move || core.reap())?;
@@ -72,12 +76,12 @@ impl Machine {
     }
 
     /// Starts ptrace. This process must have one thread only.
-    pub fn ptrace(options: PlatformOptions) -> Result<Machine, PlatformError> {
+    pub fn ptrace(options: &PlatformOptions) -> Result<Machine, PlatformError> {
         let (core, space, pid) = start_zygote(options, true)?;
         let guest = ptrace::start(&core, &space, pid)?;
         let zygote = Thread::new(&core, &space, 0, core.zygote_wake_index, 0, guest);
         zygote.set_host_tid(pid);
-        let machine = Machine::new(core.clone(), zygote, true);
+        let machine = Machine::new(options, core.clone(), zygote, true);
         spawn("watchdog", move || core.watchdog.watch())?;
         Ok(machine)
     }
@@ -169,7 +173,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 }
 
 /// Makes the shared state and the zygote process.
-fn start_zygote(options: PlatformOptions, ptrace: bool) -> Result<(Arc<Core>, Arc<Space>, u32), PlatformError> {
+fn start_zygote(options: &PlatformOptions, ptrace: bool) -> Result<(Arc<Core>, Arc<Space>, u32), PlatformError> {
     let host = |what| move |error| PlatformError::Host(what, error);
     check_processor()?;
     let sandbox = Sandbox::new().map_err(host("making the sandbox page"))?;
@@ -343,7 +347,10 @@ impl Platform for Machine {
     fn should_spin(&self, index: usize) -> bool {
         let worker = &self.core.workers[index];
         let running = worker.armed.lock().iter().filter(|thread| thread.may_run()).count();
-        running > 0 && running <= worker.handoff.cpus() && worker.handoff.can_spin(self.core.sandbox.worker(index))
+        if running == 0 || running > worker.handoff.cpus() || self.load.as_ref().is_some_and(|load| load.is_crowded()) {
+            return false;
+        }
+        worker.handoff.can_spin(self.core.sandbox.worker(index))
     }
 
     fn prepare_park(&self, index: usize) -> bool {

@@ -505,9 +505,8 @@ impl Loop {
             if let Some(thread) = self.tracees.remove(&tid).and_then(|tracee| tracee.thread.upgrade()) {
                 thread.mark_dead();
             }
-            if self.core.knows(tid as u32) {
-                self.core.died(tid as u32);
-            }
+            // A process whose space is gone already is still on the list.
+            self.core.died(tid as u32);
             return;
         }
         let tracee = self.tracees.entry(tid).or_insert_with(|| Tracee::new(Mode::Starting));

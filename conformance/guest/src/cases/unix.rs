@@ -1310,6 +1310,7 @@ fn blocked_writer_ends() {
         err!(send(a, b"x", libc::MSG_NOSIGNAL), libc::EPIPE);
     });
     sleep_ms(20);
+    until("the writer waits", || task_state(pid) == 'S');
     close(b);
     reap(pid);
     let (a, b) = pair(libc::SOCK_STREAM);
@@ -1319,6 +1320,7 @@ fn blocked_writer_ends() {
         err!(write(a, b"x"), libc::ECONNRESET);
     });
     sleep_ms(20);
+    until("the writer waits", || task_state(pid) == 'S');
     close(b);
     reap(pid);
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use sentry_platform::{ChildStart, Event, GuestThread, HostVdso, Kind, Order, Platform, PlatformOptions, Registers};
+use sentry_platform::{
+    ChildStart, Event, GuestThread, HostVdso, Kind, Load, Order, Platform, PlatformOptions, Registers,
+};
 
 /// Runs a future by looking for guests again and again, as a worker would.
 pub fn block_on<T>(platform: &Arc<dyn Platform>, future: impl Future<Output = T>) -> T {
@@ -35,6 +37,7 @@ pub fn platform(kind: Kind) -> Arc<dyn Platform> {
         copy_by_stub: std::env::var_os("SENTRY_TEST_COPY_BY_STUB").is_some(),
         max_processes: None,
         nice: 0,
+        load: Load::open().map(Arc::new),
     };
     sentry_platform::create(kind, options).expect("the platform")
 }
