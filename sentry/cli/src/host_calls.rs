@@ -399,6 +399,12 @@ pub const SUPERVISOR: &[HostCall] = &[
     call(libc::SYS_getpid, "getpid", Rule::Always, "the same"),
     call(libc::SYS_gettid, "gettid", Rule::Always, "the same"),
     call(
+        libc::SYS_getppid,
+        "getppid",
+        Rule::Always,
+        "whether the supervisor lives, which the guard tells of a stopped sentry",
+    ),
+    call(
         libc::SYS_getpgrp,
         "getpgrp",
         Rule::Always,
