@@ -95,7 +95,7 @@ impl Server {
     /// # Errors
     /// Those of [`Server::open`].
     pub fn open_apart(exports: &[Export]) -> Result<Server, ServerError> {
-        let apart = Apart::enter(exports.iter().any(|export| export.writable));
+        let apart = Apart::enter(exports);
         let mut server = Server::open_in(exports, apart)?;
         let apart = &mut server.apart;
         apart.empty_root = apart.namespaces && namespaces::enter_empty_root().is_ok();

@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 use nix::fcntl::AtFlags;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::unistd::{Gid, Uid, fchownat};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Gid, Pid, Uid, fchownat};
 use sentry_abi::Errno;
 use sentry_host::filter::{Arg, Filter, HostCall, Outside, Rule};
 use sentry_host::process::{self, Forked};
@@ -85,6 +86,7 @@ type Owner = (u32, u32);
 /// The gofer's line to that process.
 pub(super) struct Owners {
     socket: OwnedFd,
+    process: Pid,
     /// The only user and group that the gofer sees itself.
     own: Owner,
     known: HashMap<State, Owner>,
@@ -98,8 +100,9 @@ impl Owners {
             scm::packet_pair().map_err(|error| nix::errno::Errno::from_raw(Errno::from(error).raw()))?;
         let gofer = nix::unistd::getpid();
         match process::fork()? {
-            Forked::Parent(_) => Ok(Owners {
+            Forked::Parent(process) => Ok(Owners {
                 socket,
+                process,
                 own,
                 known: HashMap::new(),
             }),
@@ -114,6 +117,12 @@ impl Owners {
                 process::exit_now(0)
             }
         }
+    }
+
+    /// Ends the process: there is no use for it. Before the filter, which has no call for that.
+    pub(super) fn end(self) {
+        drop(self.socket);
+        let _ = waitpid(self.process, None);
     }
 
     fn ask(&self, file: BorrowedFd<'_>, question: &[u8], files: usize) -> Result<Vec<Result<Owner, Errno>>, Errno> {

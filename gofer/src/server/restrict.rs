@@ -260,6 +260,8 @@ pub(super) fn ignore_signals() -> Result<(), RestrictError> {
         Signal::SIGTTIN,
         Signal::SIGTTOU,
         Signal::SIGPIPE,
+        // EFBIG says it.
+        Signal::SIGXFSZ,
     ] {
         nix("signals", process::set_disposition(signal, Disposition::Ignore))?;
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use sentry_host::filter::{Filter, Outside};
+use sentry_host::filter::{self, Filter, Outside};
 use sentry_host::process;
 use sentry_kernel::boot::BootHandles;
 use sentry_kernel::config::ExitStatus;
@@ -121,6 +121,7 @@ fn run(configuration: OwnedFd, handles: Handles, entered: Duration) -> Result<()
 
     let mut isolation = Isolation::default();
     isolation.enter(boot.setting, boot.nice)?;
+    filter::let_threads_start().map_err(|error| error.to_string())?;
     let isolated = now();
     let platform = create_platform(&boot.platform, options)?;
     let name = platform.name();

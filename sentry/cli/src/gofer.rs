@@ -59,7 +59,7 @@ fn protections(restrictions: &Restrictions, root: bool) -> Vec<Protection> {
         "user namespace",
         restrictions.user_namespace,
         "of its own, with one user; a process outside, which opens nothing, tells it the owners of files",
-        if root {
+        if root && restrictions.namespaces {
             "root's rights over files hold in its own only"
         } else {
             "the host refuses it"

@@ -62,8 +62,10 @@ impl Isolation {
             Signal::SIGTTIN,
             Signal::SIGTTOU,
             Signal::SIGPIPE,
+            Signal::SIGXFSZ,
         ] {
-            // The terminal, or timeout(1), sends these to the whole group; the supervisor passes them on.
+            // The terminal, or timeout(1), sends these to the whole group; the supervisor passes them on. The last two
+            // come with an error.
             let _ = process::set_disposition(signal, Disposition::Ignore);
         }
         self.note_priority(guest_nice);

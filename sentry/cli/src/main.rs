@@ -29,7 +29,8 @@ mod view;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sentry_host::process;
+use nix::sys::signal::Signal;
+use sentry_host::process::{self, Disposition};
 
 use args::{Cli, Command, Profile};
 
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
         Some("gofer") => process::exit_now(gofer::main().into()),
         _ => {}
     }
+    // A file that gets too large for RLIMIT_FSIZE is an error (EFBIG), of which we can tell.
+    let _ = process::set_disposition(Signal::SIGXFSZ, Disposition::Ignore);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

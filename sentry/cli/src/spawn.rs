@@ -22,7 +22,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid};
 use sentry_host::process::{self, Forked};
-use sentry_host::{caps, namespaces};
+use sentry_host::{advice, caps, namespaces};
 
 use crate::cgroup::Cgroup;
 use crate::isolation::raise_priority;
@@ -45,7 +45,7 @@ pub struct Sentry {
 
 /// Why there is no sentry.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start the sentry: {step}: {error}")]
+#[error("cannot start the sentry: {step}: {}{}", .error.desc(), advice::of(*.error as i32))]
 pub struct SpawnError {
     step: String,
     error: Errno,
@@ -56,6 +56,11 @@ fn failed(step: &str) -> impl Fn(Errno) -> SpawnError {
         step: step.into(),
         error,
     }
+}
+
+fn no_memory_file(error: std::io::Error) -> SpawnError {
+    let errno = error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+    failed("a file in memory (memfd_create)")(errno)
 }
 
 /// What a child says through its status pipe: `+PID` or `-ERRNO STEP`, a line each. Nothing more comes once the
@@ -159,7 +164,7 @@ impl Program<'_> {
     }
 
     fn start_in(&self, setting: Setting) -> Result<Sentry, SpawnError> {
-        let configuration = (self.configuration)(setting).map_err(|_| failed("configuration")(Errno::EIO))?;
+        let configuration = (self.configuration)(setting).map_err(no_memory_file)?;
         let (status, child_status) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(failed("pipe"))?;
         if process::fork().map_err(failed("fork"))? == Forked::Child {
             let status = child_status.as_fd();
@@ -204,7 +209,7 @@ impl Program<'_> {
 
     /// The fallback: the sentry below a guard.
     fn start_guarded(&self) -> Result<Sentry, SpawnError> {
-        let configuration = (self.configuration)(Setting::Fallback).map_err(|_| failed("configuration")(Errno::EIO))?;
+        let configuration = (self.configuration)(Setting::Fallback).map_err(no_memory_file)?;
         let (status, child_status) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(failed("pipe"))?;
         let (guard_end, lifeline) = nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(failed("pipe"))?;
         nix::sys::prctl::set_child_subreaper(true).map_err(failed("subreaper"))?;
@@ -254,6 +259,8 @@ impl Program<'_> {
                     give_up("cgroup", error);
                 }
                 raise_priority();
+                // Root may; who it becomes may not.
+                caps::empty_bounding_set();
                 // Where root cannot become somebody else, the sentry says so.
                 let _ = leave_root();
                 give_up("exec", self.run(configuration))

@@ -1,5 +1,6 @@
 //! Starts gofer and sentry, passes signals on, and sees to it that nothing is left.
 
+mod error;
 mod exec;
 mod standstill;
 
@@ -28,11 +29,10 @@ use crate::memory::Meter;
 use crate::parts::{self, Boot, Gofer, Heard, Report, Setting, now};
 use crate::reap;
 use crate::relay::Relay;
-use crate::spawn::{self, Program, Sentry, SpawnError};
+use crate::spawn::{self, Program, Sentry};
 use crate::terminal::complain;
-use crate::view::ViewError;
-use sentry_limits::ProfileError;
 
+use error::{StartError, failed};
 use standstill::Standstill;
 
 pub use exec::{exec, millis};
@@ -47,38 +47,6 @@ const TELLING: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long it may take to report what was used once every process was killed.
 const LAST_REPORT: Duration = Duration::from_millis(500);
-
-/// Why a sandbox was not started.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum StartError {
-    #[error(transparent)]
-    View(#[from] ViewError),
-    #[error(transparent)]
-    Spawn(#[from] SpawnError),
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    #[error("{option} {path}: {error}")]
-    Output {
-        option: &'static str,
-        path: String,
-        error: std::io::Error,
-    },
-    #[error("--memory cannot be held here: /proc does not tell which processes are whose children")]
-    Memory,
-    #[error("--cgroup require: {0}")]
-    Cgroup(String),
-    #[error("--events: {0}")]
-    Events(std::io::Error),
-    #[error("cannot find our own executable: {0}; is /proc mounted?")]
-    Executable(std::io::Error),
-    #[error("/dev/null: {0}; is there a /dev?")]
-    Null(std::io::Error),
-    #[error("cannot prepare the sandbox: {0}")]
-    Host(#[from] Errno),
-    #[error("cannot prepare the sandbox: {0}")]
-    Io(#[from] std::io::Error),
-}
 
 /// Signals that are passed on to the guest.
 const FORWARDED: [Signal; 7] = [
@@ -193,10 +161,10 @@ impl<'a> Plan<'a> {
 
     fn start(mut self, started: Duration) -> Result<Sandbox, StartError> {
         let _ = nix::sys::prctl::set_dumpable(true);
-        let signals = take_signals()?;
+        let signals = take_signals().map_err(failed("signalfd"))?;
         let executable = process::own_executable().map_err(StartError::Executable)?;
-        let (control, sentry_control) = parts::socket_pair()?;
-        let (gofer_socket, sentry_gofer) = parts::socket_pair()?;
+        let (control, sentry_control) = parts::socket_pair().map_err(failed("socketpair"))?;
+        let (gofer_socket, sentry_gofer) = parts::socket_pair().map_err(failed("socketpair"))?;
         let configuration = |setting: Setting| {
             let boot = Boot {
                 kernel: self.kernel.clone(),
@@ -240,7 +208,7 @@ impl<'a> Plan<'a> {
         };
         let mut gofer = None;
         if let Some(trees) = &self.trees {
-            let trees = parts::configuration(trees)?;
+            let trees = parts::configuration(trees).map_err(StartError::Memory)?;
             let descriptors = [null, null, error.as_fd(), trees.as_fd(), gofer_socket.as_fd()];
             gofer = Some(spawn::start_gofer(
                 executable.as_fd(),
@@ -664,6 +632,10 @@ fn describe(part: &str, status: WaitStatus) -> String {
     match status {
         WaitStatus::Signaled(_, Signal::SIGSYS, _) => {
             format!("the {part} made a host call outside its list and was ended (--debug-filter-log names the call)")
+        }
+        // Not by us.
+        WaitStatus::Signaled(_, Signal::SIGKILL, _) => {
+            format!("the {part} was ended by SIGKILL: by somebody, or by the host or a container for want of memory")
         }
         WaitStatus::Signaled(_, signal, _) => format!("the {part} was ended by {}", signal.as_str()),
         WaitStatus::Exited(_, code) => format!("the {part} ended unexpectedly (code {code})"),

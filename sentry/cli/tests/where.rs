@@ -31,15 +31,18 @@ const LATER: &[i64] = &[
     libc::SYS_fchmodat2,
 ];
 
-/// Not a test: becomes the command in the environment, on a kernel without [`LATER`] and without RWF_NOWAIT.
+/// Not a test: becomes the command in the environment, on a kernel without [`LATER`] and without RWF_NOWAIT. The first word
+/// is the errno of calls that are not known: that of a kernel, or that of a container runtime which is older than them.
 #[test]
 fn launcher() {
     let Ok(words) = std::env::var(OLDER) else { return };
+    let (errno, words) = words.split_once('\x1f').expect("an errno");
+    let errno = errno.parse().expect("a number");
     let nowait = SeccompCondition::new(5, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(8), 8).expect("condition");
     let nowait = vec![SeccompRule::new(vec![nowait]).expect("rule")];
     let unknown: BTreeMap<i64, Vec<SeccompRule>> = LATER.iter().map(|number| (*number, Vec::new())).collect();
     let unsupported = BTreeMap::from([(libc::SYS_preadv2, nowait.clone()), (libc::SYS_pwritev2, nowait)]);
-    for (rules, errno) in [(unknown, libc::ENOSYS), (unsupported, libc::EOPNOTSUPP)] {
+    for (rules, errno) in [(unknown, errno), (unsupported, libc::EOPNOTSUPP)] {
         let action = SeccompAction::Errno(errno as u32);
         let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, TargetArch::x86_64).expect("filter");
         let program = BpfProgram::try_from(filter).expect("program");
@@ -94,6 +97,20 @@ const HOSTS: &[(&str, &str, Must)] = &[
         Work,
     ),
     (
+        "/proc that hides the processes of others",
+        "exec unshare -m -p -f --mount-proc sh -c 'mount -o remount,hidepid=2 /proc && exec setpriv --clear-groups \
+         --reuid 54321 --regid 54321 \"$@\"' sh \"$@\"",
+        Work,
+    ),
+    ("RLIMIT_NOFILE 16", "ulimit -n 16; exec \"$@\"", Refuse),
+    ("RLIMIT_FSIZE 0", "ulimit -f 0; exec \"$@\"", Refuse),
+    ("RLIMIT_AS of 60 MB", "ulimit -v 60000; exec \"$@\"", Refuse),
+    (
+        "RLIMIT_NPROC 1",
+        "exec setpriv --clear-groups --reuid 54321 --regid 54321 prlimit --nproc=1 \"$@\"",
+        Refuse,
+    ),
+    (
         "no /proc",
         "exec unshare -m sh -c 'umount -l /proc && exec \"$@\"' sh \"$@\"",
         Decide,
@@ -125,7 +142,9 @@ fn left(own: &Path) -> Vec<PathBuf> {
 fn judge(name: &str, must: Must, own: &Path, output: &Output) {
     let (code, said) = (output.status.code(), error_text(output));
     let works = code == Some(0) && text(output).ends_with("hi\n");
-    let refuses = code == Some(125) && !text(output).ends_with("hi\n") && said.lines().count() == 1;
+    // In one sentence, which says what may be behind it.
+    let refuses =
+        code == Some(125) && !text(output).ends_with("hi\n") && said.lines().count() == 1 && said.contains("; ");
     let right = match must {
         Work => works,
         Refuse => refuses,
@@ -177,7 +196,7 @@ fn on_each_kind_of_host_it_works_or_says_why_not() {
 }
 
 #[test]
-fn an_older_kernel_is_enough() {
+fn an_older_kernel_or_container_runtime_is_enough() {
     let dir = place();
     let own = own_sentry(dir.path());
     let shared = format!("{}:/w", dir.path().display());
@@ -198,8 +217,11 @@ fn an_older_kernel_is_enough() {
         command
             .args(["--exact", "launcher", "--nocapture", "-q"])
             .current_dir("/usr");
-        let output = command.env(OLDER, words.join("\x1f")).output().expect("it starts");
-        judge(&format!("an older kernel, {platform}"), Work, &own, &output);
+        for (host, errno) in [("kernel", libc::ENOSYS), ("container runtime", libc::EPERM)] {
+            let words = format!("{errno}\x1f{}", words.join("\x1f"));
+            let output = command.env(OLDER, words).output().expect("it starts");
+            judge(&format!("an older {host}, {platform}"), Work, &own, &output);
+        }
     }
 }
 
@@ -217,4 +239,21 @@ fn inside_itself_it_says_why_not() {
             judge(&format!("inside itself, {platform}, {inner}"), Refuse, &own, &output);
         }
     }
+}
+
+#[test]
+fn an_executable_that_cannot_be_read_is_named() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root, to become somebody else");
+        return;
+    }
+    let dir = place();
+    let own = own_sentry(dir.path());
+    let execute_only = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(&own, execute_only).expect("chmod");
+    let mut command = Command::new(&own);
+    command.args(["exec", "--", "echo", "hi"]).uid(54321).gid(54321);
+    let output = command.current_dir("/usr").output().expect("it starts");
+    judge("an executable that cannot be read", Refuse, &own, &output);
+    assert!(error_text(&output).contains("readable"), "{}", error_text(&output));
 }

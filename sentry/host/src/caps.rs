@@ -89,6 +89,20 @@ fn prctl(operation: i32, second: libc::c_ulong, third: libc::c_ulong) -> nix::Re
     Errno::result(unsafe { libc::prctl(operation, second, third, 0 as libc::c_ulong, 0 as libc::c_ulong) })
 }
 
+/// True if this thread has a seccomp filter already.
+pub fn is_filtered() -> bool {
+    prctl(libc::PR_GET_SECCOMP, 0, 0) == Ok(libc::SECCOMP_MODE_FILTER as i32)
+}
+
+/// Empties the bounding set, as far as the thread may; its capabilities stay, and an exec gives none.
+pub fn empty_bounding_set() {
+    for bit in 0..64 {
+        if prctl(libc::PR_CAPBSET_DROP, bit, 0).is_err() {
+            return;
+        }
+    }
+}
+
 /// Makes these capabilities outlive the exec of an ordinary file (ambient set).
 pub fn keep_over_exec(capabilities: Set) -> nix::Result<()> {
     let mut state = get()?;

@@ -9,6 +9,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
+use crate::caps;
+
 /// What one argument of a host call has to look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arg {
@@ -160,6 +162,34 @@ impl Filter {
         }
         Ok(())
     }
+}
+
+/// To be called before a process starts its first thread, which sees to it that it can.
+///
+/// Libraries start threads by clone3(2), and by clone(2) where there is no such call. A filter that was written before
+/// clone3 (that of an older container runtime) refuses it with EPERM, which is no reason for a library to look
+/// further. Where that is so, a filter of our own says ENOSYS, and sets no_new_privs.
+///
+/// # Errors
+/// That filter cannot be installed.
+pub fn let_threads_start() -> Result<(), FilterError> {
+    if !caps::is_filtered() {
+        return Ok(());
+    }
+    match std::thread::Builder::new().stack_size(64 << 10).spawn(|| {}) {
+        Ok(thread) => drop(thread.join()),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+            let unknown = program(clone3, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
+            Filter {
+                programs: vec![unknown],
+            }
+            .install()?;
+        }
+        // Whoever starts the next thread says so.
+        Err(_) => {}
+    }
+    Ok(())
 }
 
 /// What a table's row demands of the arguments, in words (`sentry hardening`).

@@ -1,5 +1,6 @@
 //! Safe wrappers for the host calls that the sandbox's processes make: one file per topic.
 
+pub mod advice;
 pub mod auxv;
 pub mod caps;
 pub mod clock;

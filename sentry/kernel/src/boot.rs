@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use sentry_abi::Errno;
 use sentry_gofer::client::Client;
-use sentry_host::memory_file;
+use sentry_host::{advice, memory_file};
 use sentry_platform::Platform;
 use sentry_vfs::budget::Budget;
 use sentry_vfs::cred::Credentials;
@@ -136,7 +136,8 @@ fn run(
         limits: config.limits.clone(),
         stuck: config.stuck.clone(),
     };
-    let kernel = Kernel::new(platform, vfs, options).map_err(|errno| failed(format!("cannot start: {errno}")))?;
+    let kernel = Kernel::new(platform, vfs, options)
+        .map_err(|errno| failed(format!("cannot start: {errno}{}", advice::of(errno.raw()))))?;
     if config.stuck.is_some() {
         kernel.executor().hurry_watch();
     }
@@ -179,7 +180,7 @@ fn run(
     kernel
         .executor()
         .run()
-        .map_err(|error| failed(format!("cannot start worker threads: {error}")))?;
+        .map_err(|error| failed(format!("cannot start worker threads: {error}{}", advice::of_io(&error))))?;
     if let Some((console, _)) = &console {
         console.drain();
     }

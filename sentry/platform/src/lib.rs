@@ -422,7 +422,7 @@ pub struct PlatformOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum PlatformError {
     /// The host refused something.
-    #[error("{0}: {1}")]
+    #[error("{0}: {1}{advice}", advice = sentry_host::advice::of(.1.raw()))]
     Host(&'static str, Errno),
     /// The seccomp filter does not compile.
     #[error("the stub's filter: {0}")]

@@ -123,7 +123,7 @@ pub(crate) fn start(core: &Arc<Core>, space: &Arc<Space>, pid: u32) -> Result<Gu
     wait.recv()
         .unwrap_or(Err(Errno::ESRCH))
         .map(|traced| Guest::Traced(Box::new(traced)))
-        .map_err(|error| PlatformError::Host("seizing the zygote", error))
+        .map_err(|error| PlatformError::Host("tracing a process (ptrace)", error))
 }
 
 /// Installs the stubs' filter in the zygote from outside, while it waits for its first message: a call of

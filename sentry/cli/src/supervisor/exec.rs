@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
-use sentry_host::process;
+use sentry_host::{filter, process};
 use sentry_kernel::config::{BootConfig, ExitStatus, StraceConfig};
 use sentry_kernel::events::Totals;
 
-use super::{FAILED, LAST_WORDS, Limit, Outcome, Plan, Sandbox, StartError};
+use super::error::{StartError, failed};
+use super::{FAILED, LAST_WORDS, Limit, Outcome, Plan, Sandbox};
 use crate::args::{Exec, User, environment};
 use crate::cgroup::Cgroup;
 use crate::changes::{Collector, Outputs};
@@ -71,7 +72,7 @@ fn open_strace(exec: &Exec) -> Result<Option<File>, StartError> {
 fn open_log(exec: &Exec, limits: &Limits, cgroup: Option<&Cgroup>) -> Result<Option<(EventLog, OwnedFd)>, StartError> {
     let Some(target) = &exec.events else { return Ok(None) };
     let file = target.open().map_err(StartError::Events)?;
-    let (ours, theirs) = parts::socket_pair()?;
+    let (ours, theirs) = parts::socket_pair().map_err(failed("socketpair"))?;
     let mut log = EventLog::new(ours, file);
     log.own(&Own::SessionStart {
         schema: 1,
@@ -87,7 +88,7 @@ fn open_log(exec: &Exec, limits: &Limits, cgroup: Option<&Cgroup>) -> Result<Opt
 
 fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox, StartError> {
     if limits.memory.is_some() && !memory::can_be_seen() {
-        return Err(StartError::Memory);
+        return Err(StartError::Unseen);
     }
     let cgroup = Cgroup::make(exec.cgroup, limits).map_err(StartError::Cgroup)?;
     let (log, events) = open_log(exec, limits, cgroup.as_ref())?.unzip();
@@ -110,6 +111,10 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
     let (relay, terminal) = Relay::new(prints_calls)?.unzip();
     let (terminal, socket) = terminal.unzip();
     let outputs = Outputs::open(exec).map_err(|(option, path, error)| StartError::Output { option, path, error })?;
+    if outputs.is_some() {
+        // Of the thread that collects what has changed.
+        filter::let_threads_start().map_err(std::io::Error::other)?;
+    }
     let (stream, changes) = match outputs {
         Some(_) => Some(nix::unistd::pipe2(OFlag::O_CLOEXEC)?).unzip(),
         None => (None, None),

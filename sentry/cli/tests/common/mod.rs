@@ -1,8 +1,10 @@
 //! What the tests of the command share: running it, as several users and on hosts that allow less.
 #![allow(dead_code)]
 
+pub mod container;
 pub mod fuse;
 pub mod perl;
+pub mod truth;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sentry_abi::Errno;
 use sentry_gofer::client::Client;
+use sentry_host::advice;
 use sentry_vfs::budget::Budget;
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::devtmpfs;
@@ -84,7 +85,7 @@ impl Builder {
         for mount in mounts.iter().skip(usize::from(self.root_given)) {
             let name = String::from_utf8_lossy(&mount.target).into_owned();
             self.place(kernel, root, mount)
-                .map_err(|errno| format!("mount {name}: {errno}"))?;
+                .map_err(|errno| format!("mount {name}: {errno}{}", advice::of(errno.raw())))?;
         }
         Ok(())
     }
