@@ -6,6 +6,7 @@
 //! [`TIMEOUT`] is not spoken to again: every request answers `EIO` from then on.
 
 mod connection;
+mod forget;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use sentry_lock::{Mutex, rank};
 use crate::nix_errno;
 use crate::protocol::{
     Access, Attached, Attributes, FsTotals, Listing, MAX_AHEAD, MAX_FORGET, MAX_STEPS, MAX_TARGET, Name, NewAttributes,
-    NodeId, Owner, Reply, Request, Step, Walked,
+    NodeId, Owner, Removed, Reply, Request, Step, Walked,
 };
 use crate::watches::Watches;
 use connection::{Connection, Failure};
@@ -36,6 +37,8 @@ pub struct Client {
     connection: LongMutex<Connection, rank::GoferConnection>,
     /// Nodes to give back with the next request.
     forgotten: Mutex<Vec<(NodeId, u32)>, rank::GoferForgotten>,
+    /// What is to be forgotten takes space: the next request does not leave it for later.
+    urgent: AtomicBool,
     broken: AtomicBool,
     requests: AtomicU64,
     watches: Watches,
@@ -61,6 +64,7 @@ impl Client {
         Arc::new(Client {
             connection: LongMutex::new(Connection::new(socket, timeout)),
             forgotten: Mutex::new(Vec::new()),
+            urgent: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             requests: AtomicU64::new(0),
             watches: Watches::default(),
@@ -105,10 +109,13 @@ impl Client {
     ) -> Result<(Reply, Vec<OwnedFd>), Errno> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let many = self.forgotten.lock().len() >= MAX_FORGET / 4;
-        if many {
+        if many || self.urgent.load(Ordering::SeqCst) {
             self.send_forgotten(connection);
         }
         let answer = connection.exchange(request, fd);
+        if self.urgent.load(Ordering::SeqCst) {
+            self.send_forgotten(connection);
+        }
         if !connection.unwanted.is_empty() {
             let unwanted = connection.unwanted.drain(..).map(|node| (node, 1));
             self.forgotten.lock().extend(unwanted);
@@ -391,28 +398,36 @@ impl Client {
         }
     }
 
-    /// Removes a name: a directory's or another's.
+    fn removed(&self, request: &Request<'_>) -> Result<Option<Removed>, Errno> {
+        match self.call(request)? {
+            (Reply::Removed(removed), None) => Ok(removed),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// Removes a name: a directory's or another's. Answers which file has lost it, if that is certain.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTEMPTY`, `EROFS`…
-    pub fn unlink(&self, parent: NodeId, name: &[u8], directory: bool) -> Result<(), Errno> {
-        self.done(&Request::Unlink {
+    pub fn unlink(&self, parent: NodeId, name: &[u8], directory: bool) -> Result<Option<Removed>, Errno> {
+        self.removed(&Request::Unlink {
             parent,
             name: component(name)?,
             directory,
         })
     }
 
-    /// Renames within an export. `flags`: 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
+    /// Renames within an export. `flags`: 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`. Answers which file has lost the
+    /// name to the other, if one has.
     ///
     /// # Errors
     /// `EXDEV` between exports, `EINVAL` for other flags…
-    pub fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<(), Errno> {
+    pub fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32) -> Result<Option<Removed>, Errno> {
         if !matches!(flags, 0 | libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) {
             return Err(Errno::EINVAL);
         }
         let (name, new_name) = (component(from.1)?, component(to.1)?);
-        self.done(&Request::Rename {
+        self.removed(&Request::Rename {
             parent: from.0,
             name,
             new_parent: to.0,
@@ -524,44 +539,6 @@ impl Client {
     /// The inotify descriptor with the reports, once there are any.
     pub fn reports(&self) -> Option<BorrowedFd<'_>> {
         self.reports.get().map(OwnedFd::as_fd)
-    }
-
-    /// To be called before the last close of a file that was open for writing, where closing it is told to guests: after
-    /// an answer, the gofer holds no descriptor that it has sent, so that the close here is the last. It does not wait
-    /// for others who use the connection: then the gofer's close may be later.
-    pub fn settle(&self) {
-        if self.reports().is_none() || !self.alive() {
-            return;
-        }
-        if let Some(mut connection) = self.connection.try_lock() {
-            // About no node: that there is an answer is what counts.
-            let _ = self.call_on(&mut connection, &Request::GetAttributes { node: NodeId(0) }, None);
-        }
-    }
-
-    /// Gives a node back, `count` times. It is sent with a later request.
-    pub fn forget(&self, node: NodeId, count: u32) {
-        if self.alive() {
-            self.forgotten.lock().push((node, count));
-        }
-    }
-
-    /// As [`Self::forget`], but sent at once if nobody is using the connection: a file without a name takes space
-    /// until then.
-    pub fn forget_now(&self, node: NodeId, count: u32) {
-        self.forget(node, count);
-        if let Some(mut connection) = self.connection.try_lock() {
-            self.send_forgotten(&mut connection);
-        }
-    }
-
-    /// Sends as much as goes without waiting of what is to be forgotten.
-    fn send_forgotten(&self, connection: &mut Connection) {
-        let nodes = std::mem::take(&mut *self.forgotten.lock());
-        let sent = connection.try_forget(&nodes);
-        if sent < nodes.len() {
-            self.forgotten.lock().extend_from_slice(&nodes[sent..]);
-        }
     }
 }
 

@@ -16,12 +16,12 @@ mod wire;
 use std::fmt;
 
 pub use reply::{
-    Attached, Entry, EntryDetails, FsTotals, Header, Listing, Opened, Reply, Step, Stop, Walked, reply_header,
+    Attached, Entry, EntryDetails, FsTotals, Header, Listing, Opened, Removed, Reply, Step, Stop, Walked, reply_header,
 };
 pub use request::{NewAttributes, Owner, Request};
 
 /// The protocol's version; both sides come from one executable, so there is no negotiation.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 /// The longest request, in bytes.
 pub const MAX_REQUEST: usize = 8192;
 /// The longest reply, in bytes.

@@ -100,6 +100,18 @@ pub struct FsTotals {
     pub files: u64,
     pub files_free: u64,
     pub name_max: u64,
+    /// The kind of file system, as statfs(2) numbers them.
+    pub magic: u64,
+}
+
+/// The file that has lost a name to a removal or a rename.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Removed {
+    pub dev: u64,
+    pub ino: u64,
+    /// Names that are left; 0 for a directory.
+    pub nlink: u32,
 }
 
 /// The body of a successful reply.
@@ -117,6 +129,8 @@ pub enum Reply {
     /// A new file; with a descriptor if that was asked for.
     Created(Step, bool),
     Done,
+    /// What has lost its name; `None` if nothing has, or if the host changed it at the same time.
+    Removed(Option<Removed>),
     /// With the new descriptor.
     Reopened,
     /// With the inotify descriptor.
@@ -311,6 +325,22 @@ impl Listing {
     }
 }
 
+impl Removed {
+    fn decode(reader: &mut Reader<'_>) -> Result<Removed, Malformed> {
+        Ok(Removed {
+            dev: reader.u64()?,
+            ino: reader.u64()?,
+            nlink: reader.u32()?,
+        })
+    }
+
+    fn encode(&self, w: &mut Writer<'_>) {
+        w.u64(self.dev);
+        w.u64(self.ino);
+        w.u32(self.nlink);
+    }
+}
+
 impl FsTotals {
     fn decode(reader: &mut Reader<'_>) -> Result<FsTotals, Malformed> {
         Ok(FsTotals {
@@ -320,6 +350,7 @@ impl FsTotals {
             files: reader.u64()?,
             files_free: reader.u64()?,
             name_max: reader.u64()?,
+            magic: reader.u64()?,
         })
     }
 
@@ -331,6 +362,7 @@ impl FsTotals {
             self.files,
             self.files_free,
             self.name_max,
+            self.magic,
         ] {
             w.u64(word);
         }
@@ -407,7 +439,8 @@ impl Reply {
             Opcode::GetXattr | Opcode::ListXattr => Reply::Bytes(r.sized(MAX_XATTR)?.to_vec()),
             Opcode::FsTotals => Reply::FsTotals(FsTotals::decode(r)?),
             Opcode::Create | Opcode::MakeDirectory | Opcode::Symlink => Reply::Created(Step::decode(r)?, r.bool()?),
-            Opcode::Unlink | Opcode::Rename | Opcode::Hold | Opcode::EndReport => Reply::Done,
+            Opcode::Unlink | Opcode::Rename => Reply::Removed(r.option(Removed::decode)?),
+            Opcode::Hold | Opcode::EndReport => Reply::Done,
             Opcode::Reopen => Reply::Reopened,
             Opcode::Notifications => Reply::Notifications,
             Opcode::Watch | Opcode::Report => match i32::try_from(r.u32()?) {
@@ -438,6 +471,7 @@ impl Reply {
         w.u32(id);
         match result {
             Err(_) | Ok(Reply::Done | Reply::Reopened | Reply::Notifications) => {}
+            Ok(Reply::Removed(removed)) => w.option(*removed, |w, removed| removed.encode(w)),
             Ok(Reply::Watched(watch)) => w.u32(watch.cast_unsigned()),
             Ok(Reply::OpenedAhead(opened)) => {
                 w.u8(opened.len() as u8);

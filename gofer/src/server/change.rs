@@ -15,7 +15,7 @@ use sentry_host::files;
 use super::walk::{Found, c_string};
 use super::{Answer, Server, last_components};
 use crate::nix_errno;
-use crate::protocol::{Access, Name, NewAttributes, NodeId, Owner, Reply, Time};
+use crate::protocol::{Access, Name, NewAttributes, NodeId, Owner, Removed, Reply, Time};
 
 impl Server {
     /// The directory `parent` for a change of `name` in it.
@@ -118,9 +118,10 @@ impl Server {
         } else {
             UnlinkatFlags::NoRemoveDir
         };
+        let victim = self.walker.child(dir.as_fd(), name.as_bytes()).ok();
         unlinkat(&dir, c_string(name.as_bytes())?.as_c_str(), flags).map_err(nix_errno)?;
         self.nodes.detach(parent, name.as_bytes());
-        Ok((Reply::Done, Vec::new()))
+        Ok((Reply::Removed(victim.and_then(lost_name)), Vec::new()))
     }
 
     pub(super) fn rename(&mut self, from: (NodeId, Name<'_>), to: (NodeId, Name<'_>), flags: u32) -> Answer {
@@ -136,6 +137,10 @@ impl Server {
             self.refuse_if_it_reveals(to, &new_dir)?;
         }
         let (old, new) = (c_string(from.1.as_bytes())?, c_string(to.1.as_bytes())?);
+        let victim = match exchange {
+            true => None,
+            false => self.walker.child(new_dir.as_fd(), to.1.as_bytes()).ok(),
+        };
         renameat2(
             &old_dir,
             old.as_c_str(),
@@ -146,7 +151,7 @@ impl Server {
         .map_err(nix_errno)?;
         self.nodes
             .rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), exchange);
-        Ok((Reply::Done, Vec::new()))
+        Ok((Reply::Removed(victim.and_then(lost_name)), Vec::new()))
     }
 
     fn refuse_if_it_reveals(&mut self, (parent, name): (NodeId, Name<'_>), dir: &OwnedFd) -> Result<(), Errno> {
@@ -226,6 +231,21 @@ impl Server {
         };
         nix::sys::stat::fchmod(&fd, Mode::from_bits_truncate(mode)).map_err(nix_errno)
     }
+}
+
+/// What a file that was there before a removal or a rename has become; `None` if it has as many names as before: it was
+/// another one that went.
+fn lost_name(before: Found) -> Option<Removed> {
+    let after = Found::of(before.fd).ok()?.attributes;
+    let (dev, ino) = (after.dev, after.ino);
+    if after.is_dir() {
+        return Some(Removed { dev, ino, nlink: 0 });
+    }
+    (after.nlink < before.attributes.nlink).then_some(Removed {
+        dev,
+        ino,
+        nlink: after.nlink,
+    })
 }
 
 /// Removing what is hidden finds nothing.

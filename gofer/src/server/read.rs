@@ -339,6 +339,7 @@ impl Server {
             files: totals.files(),
             files_free: totals.files_free(),
             name_max: u64::try_from(totals.maximum_name_length()).unwrap_or(255),
+            magic: totals.filesystem_type().0.cast_unsigned(),
         };
         Ok((Reply::FsTotals(totals), Vec::new()))
     }

@@ -221,7 +221,15 @@ pub fn replies() -> Vec<(Opcode, Reply)> {
         ),
         (Opcode::Create, Reply::Created(file(), true)),
         (Opcode::Symlink, Reply::Created(link(), false)),
-        (Opcode::Rename, Reply::Done),
+        (
+            Opcode::Rename,
+            Reply::Removed(Some(Removed {
+                dev: 7,
+                ino: 8,
+                nlink: 1,
+            })),
+        ),
+        (Opcode::Unlink, Reply::Removed(None)),
         (Opcode::Notifications, Reply::Notifications),
         (Opcode::OpenAhead, Reply::OpenedAhead(vec![true, false, true])),
         (Opcode::Watch, Reply::Watched(7)),

@@ -226,12 +226,12 @@ const LIMITS: &[(&str, &str, &str)] = &[
     (
         "--disk",
         "exact",
-        "by the sentry, when a page is taken; not what goes to --rw mounts",
+        "by the sentry, when a page is taken; of --rw mounts what the guest adds",
     ),
     (
         "--disk-inodes",
         "exact",
-        "by the sentry, when one is made; not those of --rw mounts",
+        "by the sentry, when one is made; of --rw mounts those that the guest makes",
     ),
     ("--nofile", "exact", "by the sentry, as RLIMIT_NOFILE"),
     (

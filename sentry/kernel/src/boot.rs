@@ -124,6 +124,7 @@ fn run(
         gofer,
         Arc::new(budget),
         config.changes.is_some() || config.count_changes,
+        &config.mounts,
     );
     let (vfs, root) = builder.root(&config.mounts).map_err(failed)?;
     platform.prepare_process();
@@ -187,6 +188,7 @@ fn run(
     summary.totals = kernel.totals();
     if config.count_changes {
         changes::count(&builder.overlays(), &mut summary.totals);
+        changes::count_shared(builder.ledger(), &mut summary.totals);
     }
     if config.stats {
         summary.stats = count(&kernel);

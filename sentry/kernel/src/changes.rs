@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use sentry_abi::Errno;
 use sentry_vfs::file::File;
+use sentry_vfs::gofer_fs::Ledger;
 use sentry_vfs::inode::Inode;
 use sentry_vfs::overlay::{ChangeKind, Changed, Overlay, read_at};
 use sentry_vfs::path::VfsPath;
@@ -121,6 +122,14 @@ pub(crate) fn count(overlays: &[(Vec<u8>, Arc<Overlay>)], totals: &mut Totals) {
             Ok(())
         });
     }
+}
+
+/// Counts what guests have changed of the host's files.
+pub(crate) fn count_shared(ledger: &Ledger, totals: &mut Totals) {
+    let files = ledger.changed_files();
+    totals.created += files.created;
+    totals.changed += files.changed;
+    totals.deleted += files.deleted;
 }
 
 /// Bytes read at a time.

@@ -6,6 +6,8 @@
 
 mod regions;
 
+use std::any::Any;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -74,6 +76,9 @@ pub struct MemoryMap {
 
 #[derive(Clone, Default)]
 struct State {
+    /// What holds the files of which the process has got descriptors ([`sentry_vfs::file::FileOps::mapping`]). Dropped
+    /// before the files.
+    held: HashMap<usize, Arc<dyn Any + Send + Sync>>,
     regions: Regions,
     brk_start: u64,
     brk_limit: u64,
@@ -104,6 +109,20 @@ impl MemoryMap {
             space,
             state: Mutex::new(state),
         })
+    }
+
+    /// Keeps what a file wants kept, since the process gets a descriptor of it to map.
+    pub fn keep(&self, file: &File) {
+        if let Some((key, held)) = file.ops().mapping() {
+            let other = self.with(|state| state.held.insert(key, held));
+            // Its drop may take locks.
+            drop(other);
+        }
+    }
+
+    /// For how many files.
+    pub fn kept(&self) -> usize {
+        self.with(|state| state.held.len())
     }
 
     /// The platform's side of it.

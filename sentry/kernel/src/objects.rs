@@ -30,12 +30,15 @@ const FILE: u64 = 400;
 const SIGNAL: u64 = 160;
 const TIMER: u64 = 300;
 const THREAD: u64 = 4096;
+/// Of a file that is kept since the process has got it to map, and its account.
+const MAPPED: u64 = 400;
 
 /// The bytes of a process's open files, queued signals and timers.
 pub(crate) fn of(process: &Process) -> u64 {
     let mut tables = BTreeSet::new();
     let mut bytes = SIGNAL * process.signals.lock().queue.count() as u64;
     bytes += TIMER * process.timers.posix.count() as u64;
+    bytes += MAPPED * process.mm().kept() as u64;
     for thread in process.threads() {
         bytes += THREAD + SIGNAL * thread.signals.lock().queue.count() as u64;
         let files = thread.files();

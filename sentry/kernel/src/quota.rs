@@ -119,7 +119,7 @@ impl Kernel {
         let limits = &self.quota.limits;
         let (name, limit, used) = match budget.take_shortage() {
             None => return,
-            Some(Shortage::Pages) => ("disk", limits.disk, budget.used()),
+            Some(Shortage::Pages) => ("disk", limits.disk, budget.used_disk()),
             Some(Shortage::Inodes) => ("disk-inodes", limits.inodes, budget.used_inodes()),
             Some(Shortage::Memory) => ("memory", limits.memory, budget.used_with_others()),
         };

@@ -74,6 +74,10 @@ ranks! {
     TmpfsEntries,
     /// Extended attributes of a file in memory.
     TmpfsXattrs,
+    /// What guests add to a host file. Held while they change it.
+    GoferAccount,
+    /// Who has host files open, and which names they have. Held while the gofer opens one or changes a name.
+    GoferGate,
     /// What is known of a host directory's names. Held while the gofer is asked.
     GoferDirectory,
     /// The gofer's number for a file.
@@ -88,6 +92,10 @@ ranks! {
     GoferDescriptors,
     /// Device numbers that stand for the host's.
     GoferDevices,
+    /// Which host files guests have added to.
+    GoferAccounts,
+    /// Which names of the host guests have changed.
+    GoferTally,
     /// The connection to the gofer. Held while an answer is awaited.
     GoferConnection,
     /// What the gofer is to be told to forget.

@@ -296,6 +296,9 @@ unsafe fn set_limits(plan: &Plan<'_>) {
     };
     limit(libc::RLIMIT_NOFILE, 64);
     limit(libc::RLIMIT_CORE, 0);
+    // A process could put a file that it got to map in a doorbell's place, and write to it what the sentry does not see.
+    // Doorbells are no regular files.
+    limit(libc::RLIMIT_FSIZE, 0);
     limit(libc::RLIMIT_MEMLOCK, 0);
     if let Some(count) = plan.max_processes {
         limit(libc::RLIMIT_NPROC, count);

@@ -65,8 +65,8 @@ pub trait FileOps: Send + Sync + 'static {
         Err(Errno::ESPIPE)
     }
 
-    /// The host file behind, when reads (and writes, if `writable`) may go straight to it with pread(2) and
-    /// pwrite(2) at the guest's offsets: regular files of the gofer, tmpfs files with a backing memfd.
+    /// The host file behind, when reads (and writes, if `writable` and not `may_block`) may go straight to it with
+    /// pread(2) and pwrite(2) at the guest's offsets: regular files of the gofer, tmpfs files with a backing memfd.
     fn host_file(&self) -> Option<HostFile<'_>> {
         None
     }
@@ -98,6 +98,12 @@ pub trait FileOps: Send + Sync + 'static {
         _written: Range<u64>,
     ) -> Result<Arc<OwnedFd>, Errno> {
         self.mmap_file(file, shared, writable)
+    }
+
+    /// What an address space keeps, as long as it lives, that is about to get a descriptor to map: only its own word says
+    /// what it still maps. With a number that tells what is the same.
+    fn mapping(&self) -> Option<(usize, Arc<dyn Any + Send + Sync>)> {
+        None
     }
 
     /// The directory's entries from position `pos` on, `.` and `..` included; each with the position behind
@@ -179,7 +185,7 @@ pub struct HostFile<'a> {
     /// Reads beyond this many bytes of the guest's file are cut (`u64::MAX`: the host knows).
     pub size: u64,
     pub writable: bool,
-    /// A read might block (anything but our own memfds): use `RWF_NOWAIT` first.
+    /// A read might block (anything but our own memfds): use `RWF_NOWAIT` first. Writes are [`FileOps::write`]'s.
     pub may_block: bool,
 }
 

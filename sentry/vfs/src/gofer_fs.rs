@@ -20,34 +20,38 @@
 //! A request to the gofer may be made under a `directory` only, and no two of those are held together.
 
 mod ahead;
+mod count;
 mod directory;
 mod file;
 mod fresh;
+mod inode;
+mod ledger;
+mod meter;
 mod reports;
+mod reserved;
+mod tally;
 
-use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use sentry_abi::Errno;
 use sentry_gofer::client::Client;
-use sentry_gofer::protocol::{self, NewAttributes, NodeId, Owner, Step, Stop};
+use sentry_gofer::protocol::{self, NodeId, Owner, Step, Stop};
 use sentry_gofer::watches::Moment;
 use sentry_gofer::{Access, Time};
-use sentry_host::files;
 use sentry_host::waiting::LongMutex;
 use sentry_lock::{Mutex, rank};
 
-use crate::dir::OpenDirectory;
-use crate::file::{DirEntry, FileOps};
-use crate::inode::{Attributes, Created, FsStatistics, Inode, NewInode, Permissions, SetAttributes, Timestamp};
-use crate::notify::HostReports;
+use crate::inode::{Attributes, Inode, NewInode, Timestamp};
 use ahead::Waiting;
 use directory::Directory;
-use file::GoferFile;
+use ledger::Use;
+
+pub use ledger::Ledger;
+pub use tally::ChangedFiles;
 
 /// How long an answer counts in a tree that others change too.
 pub const VALIDITY: Duration = Duration::from_secs(1);
@@ -75,6 +79,8 @@ struct GoferFs {
     /// The guest's device numbers for the host's: the host's own are not shown.
     devices: Mutex<HashMap<u64, u64>, rank::GoferDevices>,
     descriptors: Mutex<Descriptors, rank::GoferDescriptors>,
+    /// What guests add to host files and which they change, if somebody counts.
+    ledger: Option<Arc<Ledger>>,
 }
 
 /// Descriptors for reading that are there for the next open.
@@ -87,6 +93,7 @@ struct Descriptors {
 struct CachedDescriptor {
     /// Held, so that the inode's weak reference stays good.
     _fd: Arc<OwnedFd>,
+    identity: Identity,
     /// Used since it last came to the front.
     used: Arc<AtomicBool>,
 }
@@ -125,7 +132,7 @@ impl GoferFs {
     }
 
     /// Keeps a descriptor for the next open; lets the ones go that were not used for longest.
-    fn keep_descriptor(&self, fd: Arc<OwnedFd>, used: Arc<AtomicBool>) {
+    fn keep_descriptor(&self, fd: Arc<OwnedFd>, used: Arc<AtomicBool>, identity: Identity) {
         let mut gone = Vec::new();
         let mut descriptors = self.descriptors.lock();
         // Each entry is passed at most once while its mark is set, so this ends.
@@ -139,8 +146,26 @@ impl GoferFs {
                 gone.push(oldest)
             }
         }
-        descriptors.kept.push_back(CachedDescriptor { _fd: fd, used });
+        descriptors.kept.push_back(CachedDescriptor {
+            _fd: fd,
+            used,
+            identity,
+        });
         drop(descriptors);
+    }
+
+    /// Closes what is kept of a file that goes.
+    fn let_go(&self, identity: Identity) {
+        let mut descriptors = self.descriptors.lock();
+        let all = std::mem::take(&mut *descriptors);
+        let (kept, stays) = all.kept.into_iter().partition(|kept| kept.identity == identity);
+        descriptors.kept = stays;
+        let of_file = |waiting: &Waiting| waiting.identity() == identity;
+        let (waiting, stays) = all.waiting.into_iter().partition(of_file);
+        descriptors.waiting = stays;
+        drop(descriptors);
+        // Closed without the lock.
+        drop::<(VecDeque<CachedDescriptor>, VecDeque<Waiting>)>((kept, waiting));
     }
 
     /// Runs a request that brings a descriptor; makes room once if there is none.
@@ -160,7 +185,7 @@ impl GoferFs {
 }
 
 /// Which file of the host it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     dev: u64,
     ino: u64,
@@ -192,6 +217,12 @@ pub struct GoferInode {
     state: Mutex<State, rank::GoferState>,
     /// The gofer holds the file, which has lost its name or is about to.
     held: AtomicBool,
+    /// Then, it counts.
+    held_use: OnceLock<Option<Use>>,
+    /// It is known that guests have changed it.
+    noted: AtomicBool,
+    /// The root of its export.
+    is_export: bool,
     target: OnceLock<Vec<u8>>,
     directory: LongMutex<Directory, rank::GoferDirectory>,
     reading: Mutex<Option<Reading>, rank::GoferReading>,
@@ -233,6 +264,19 @@ struct Reading {
 /// # Errors
 /// `ENOENT` if the gofer has no such export, `EIO` if it is gone.
 pub fn attach(client: &Arc<Client>, export: u32, caching: Caching) -> Result<Arc<GoferInode>, Errno> {
+    attach_counted(client, export, caching, None)
+}
+
+/// As [`attach`]; what guests change in it is written down.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_counted(
+    client: &Arc<Client>,
+    export: u32,
+    caching: Caching,
+    ledger: Option<&Arc<Ledger>>,
+) -> Result<Arc<GoferInode>, Errno> {
     let attached = client.attach(export)?;
     let fs = Arc::new(GoferFs {
         client: client.clone(),
@@ -240,7 +284,11 @@ pub fn attach(client: &Arc<Client>, export: u32, caching: Caching) -> Result<Arc
         caching,
         devices: Mutex::default(),
         descriptors: Mutex::default(),
+        ledger: ledger.cloned(),
     });
+    if let (Some(ledger), Caching::Forever) = (ledger, caching) {
+        ledger.keeps_descriptors(&fs);
+    }
     let before = Moment::default();
     let root = GoferInode::new(&fs, None, &attached.root.attributes, attached.root.target, before);
     root.adopt(attached.root.node);
@@ -263,8 +311,10 @@ impl GoferInode {
         target: Option<Vec<u8>>,
         since: Moment,
     ) -> Arc<GoferInode> {
+        let is_export = place.is_none();
         Arc::new_cyclic(|this| GoferInode {
             fs: fs.clone(),
+            is_export,
             this: this.clone(),
             kind: host.kind(),
             place: Mutex::new(place),
@@ -281,6 +331,8 @@ impl GoferInode {
                 open_writable: Weak::new(),
             }),
             held: AtomicBool::new(false),
+            held_use: OnceLock::new(),
+            noted: AtomicBool::new(false),
             target: target.map(OnceLock::from).unwrap_or_default(),
             directory: LongMutex::default(),
             reading: Mutex::new(None),
@@ -453,7 +505,7 @@ impl GoferInode {
             fd: Arc::downgrade(fd),
             used: used.clone(),
         });
-        self.fs.keep_descriptor(fd.clone(), used);
+        self.fs.keep_descriptor(fd.clone(), used, self.identity());
     }
 
     /// Notes what the gofer opened.
@@ -509,233 +561,5 @@ impl Drop for GoferInode {
         while let Some((parent, _)) = next {
             next = Arc::into_inner(parent).and_then(|mut parent| parent.place.get_mut().take());
         }
-    }
-}
-
-impl Inode for GoferInode {
-    fn attributes(&self) -> Result<Attributes, Errno> {
-        if let Some(attributes) = self.known(true) {
-            return Ok(attributes);
-        }
-        // Only what is in it may have changed: to know that the next time takes a watch.
-        if self.is_dir() && self.known(false).is_some() {
-            self.watched();
-        }
-        self.refresh()
-    }
-
-    fn permissions(&self) -> Result<Permissions, Errno> {
-        let attributes = match self.known(false) {
-            Some(attributes) => attributes,
-            None => self.refresh()?,
-        };
-        Ok(Permissions {
-            mode: attributes.mode,
-            uid: attributes.uid,
-            gid: attributes.gid,
-        })
-    }
-
-    fn set_attributes(&self, set: &SetAttributes) -> Result<(), Errno> {
-        self.writable()?;
-        let time = |time: Timestamp| Time {
-            sec: time.sec,
-            nsec: time.nsec,
-        };
-        let mut new = NewAttributes {
-            mode: set.mode,
-            uid: set.uid,
-            gid: set.gid,
-            size: set.size,
-            atime: set.atime.map(time),
-            mtime: set.mtime.map(time),
-        };
-        // An open file can be resized although its name is gone, and without a message.
-        if let Some(size) = new.size {
-            let open = self.state.lock().open_writable.upgrade();
-            if let Some(fd) = open {
-                files::truncate(fd.as_fd(), i64::try_from(size).map_err(|_| Errno::EINVAL)?)?;
-                self.changed();
-                new.size = None;
-            }
-        }
-        if new != NewAttributes::default() {
-            let since = self.moment();
-            let attributes = self.with_node(|id| self.fs.client.set_attributes(id, &new))?;
-            self.note(&attributes, since);
-        }
-        Ok(())
-    }
-
-    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
-        if !self.is_dir() {
-            return Err(Errno::ENOTDIR);
-        }
-        Ok(self.find(name)?)
-    }
-
-    fn cacheable(&self) -> bool {
-        self.fs.caching == Caching::Forever
-    }
-
-    fn keeps_inodes(&self) -> bool {
-        true
-    }
-
-    fn create(&self, name: &[u8], new: &NewInode) -> Result<Arc<dyn Inode>, Errno> {
-        self.writable()?;
-        let owner = GoferInode::owner(new);
-        let mode = new.mode & 0o7777;
-        let client = &self.fs.client;
-        let since = self.moment();
-        let step = match new.mode & libc::S_IFMT {
-            libc::S_IFREG | 0 => self
-                .with_node(|id| client.create(id, name, mode, owner, None))
-                .map(|(step, _)| step),
-            libc::S_IFDIR => self.with_node(|id| client.make_directory(id, name, mode, owner)),
-            // No devices, FIFOs or sockets on the host.
-            _ => return Err(Errno::EPERM),
-        };
-        // A directory that has been removed takes nothing.
-        let step = step.map_err(|e| if e == Errno::ESTALE { Errno::ENOENT } else { e })?;
-        Ok(self.made(name, step, since))
-    }
-
-    fn create_open(&self, name: &[u8], new: &NewInode, flags: u32) -> Result<Created, Errno> {
-        self.writable()?;
-        let (owner, access) = (GoferInode::owner(new), access_of(flags));
-        let since = self.moment();
-        let created = self.with_node(|id| self.fs.client.create(id, name, new.mode & 0o7777, owner, Some(access)));
-        match created {
-            Ok((step, fd)) => {
-                let inode = self.made(name, step, since);
-                let fd = inode.opened(fd.ok_or(Errno::EIO)?, access);
-                let file = GoferFile::new(inode.clone(), fd, access);
-                Ok((inode, Box::new(file)))
-            }
-            // Made perhaps, but there was no room for the descriptor: what opens makes some.
-            Err(Errno::EMFILE) => {
-                let inode = self.find(name).map_err(|_| Errno::EMFILE)?;
-                let ops = inode.open(flags)?;
-                Ok((inode, ops))
-            }
-            // A directory that has been removed takes nothing.
-            Err(Errno::ESTALE) => Err(Errno::ENOENT),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    fn report(&self, names_only: bool) -> Option<(Arc<dyn HostReports>, i32)> {
-        self.reported(names_only)
-    }
-
-    fn loses_name(&self) {
-        if self.kind == libc::S_IFREG && self.with_node(|id| self.fs.client.hold(id)).is_ok() {
-            self.held.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn symlink(&self, name: &[u8], target: &[u8], new: &NewInode) -> Result<Arc<dyn Inode>, Errno> {
-        self.writable()?;
-        let owner = GoferInode::owner(new);
-        let since = self.moment();
-        let step = self.with_node(|id| self.fs.client.symlink(id, name, target, owner))?;
-        Ok(self.made(name, step, since))
-    }
-
-    fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<(), Errno> {
-        self.writable()?;
-        let target = self.own(target)?;
-        let since = self.moment();
-        let attributes = target.with_node(|node| self.with_node(|id| self.fs.client.link(node, id, name)))?;
-        if Identity::from(&attributes) == target.identity() {
-            target.note(&attributes, since);
-        }
-        self.linked(name, target);
-        Ok(())
-    }
-
-    fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
-        self.remove(name, false)
-    }
-
-    fn rmdir(&self, name: &[u8]) -> Result<(), Errno> {
-        self.remove(name, true)
-    }
-
-    fn rename(&self, old: &[u8], new_dir: &Arc<dyn Inode>, new: &[u8], flags: u32) -> Result<(), Errno> {
-        self.writable()?;
-        let to = self.own(new_dir)?;
-        self.with_node(|from_id| to.with_node(|to_id| self.fs.client.rename((from_id, old), (to_id, new), flags)))?;
-        self.renamed(old, to, new, flags & libc::RENAME_EXCHANGE != 0);
-        Ok(())
-    }
-
-    fn readlink(&self) -> Result<Vec<u8>, Errno> {
-        if self.kind != libc::S_IFLNK {
-            return Err(Errno::EINVAL);
-        }
-        if let Some(target) = self.target.get() {
-            return Ok(target.clone());
-        }
-        let target = self.with_node(|id| self.fs.client.read_link(id))?;
-        Ok(self.target.get_or_init(|| target).clone())
-    }
-
-    fn open(&self, flags: u32) -> Result<Box<dyn FileOps>, Errno> {
-        let access = access_of(flags);
-        let this = self.this.upgrade().ok_or(Errno::EIO)?;
-        match self.kind {
-            libc::S_IFDIR => Ok(Box::new(OpenDirectory::new())),
-            libc::S_IFREG => {
-                if access.writes() {
-                    self.writable()?;
-                }
-                let fd = self.open_file(access)?;
-                Ok(Box::new(GoferFile::new(this, fd, access)))
-            }
-            libc::S_IFLNK => Err(Errno::ELOOP),
-            // The host's devices, FIFOs and sockets are there to be seen only.
-            _ => Err(Errno::ENXIO),
-        }
-    }
-
-    fn entries(&self) -> Result<Vec<DirEntry>, Errno> {
-        if !self.is_dir() {
-            return Err(Errno::ENOTDIR);
-        }
-        self.listed()
-    }
-
-    fn statistics(&self) -> Result<FsStatistics, Errno> {
-        let totals = self.with_node(|id| self.fs.client.fs_totals(id))?;
-        Ok(FsStatistics {
-            magic: MAGIC,
-            block_size: totals.block_size,
-            blocks: totals.blocks,
-            blocks_free: totals.blocks_free,
-            files: totals.files,
-            files_free: totals.files_free,
-            name_max: totals.name_max,
-        })
-    }
-
-    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        if !name.starts_with(b"user.") {
-            return Err(Errno::ENODATA);
-        }
-        self.with_node(|id| self.fs.client.get_xattr(id, name))
-    }
-
-    fn list_xattr(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        match self.with_node(|id| self.fs.client.list_xattr(id)) {
-            // Files that may not be read, and file systems without attributes, show none.
-            Err(Errno::EACCES | Errno::EOPNOTSUPP | Errno::ERANGE) => Ok(Vec::new()),
-            result => result,
-        }
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
     }
 }

@@ -9,7 +9,7 @@ use sentry_host::advice;
 use sentry_vfs::budget::Budget;
 use sentry_vfs::cred::Credentials;
 use sentry_vfs::devtmpfs;
-use sentry_vfs::gofer_fs::{self, Caching};
+use sentry_vfs::gofer_fs::{self, Caching, Ledger};
 use sentry_vfs::mount::{FileSystem, MountFlags};
 use sentry_vfs::ops::{At, Caller, Lookup, Resolve, Vfs};
 use sentry_vfs::overlay::Overlay;
@@ -32,6 +32,8 @@ pub(super) struct Builder {
     gofer: Option<Arc<Client>>,
     /// What all files in memory may use.
     budget: Arc<Budget>,
+    /// What guests change of the host's files.
+    ledger: Arc<Ledger>,
     /// The first mount was the root.
     root_given: bool,
     /// Overlays are to know what changes.
@@ -41,9 +43,14 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    pub(super) fn new(gofer: Option<Arc<Client>>, budget: Arc<Budget>, tracks: bool) -> Builder {
+    pub(super) fn new(gofer: Option<Arc<Client>>, budget: Arc<Budget>, tracks: bool, mounts: &[Mount]) -> Builder {
+        let writable = |mount: &Mount| {
+            let kind = &mount.kind;
+            matches!(kind, MountKind::Gofer { access, .. } if *access == Access::ReadWrite)
+        };
         Builder {
             gofer,
+            ledger: Ledger::new(budget.clone(), mounts.iter().any(writable), tracks),
             budget,
             root_given: false,
             tracks,
@@ -59,6 +66,11 @@ impl Builder {
                 .map_err(|errno| format!("changes of {}: {errno}", String::from_utf8_lossy(&target)))?;
         }
         Ok(())
+    }
+
+    /// What guests have changed of the host's files.
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// The overlays whose changes are wanted, and where they are.
@@ -143,7 +155,7 @@ impl Builder {
         } else {
             Caching::Revalidate
         };
-        let lower = gofer_fs::attach(client, tree, caching)?;
+        let lower = gofer_fs::attach_counted(client, tree, caching, Some(&self.ledger))?;
         let careful = MountFlags::NO_SUID | MountFlags::NO_DEV;
         Ok(match access {
             Access::ReadOnly => (

@@ -195,6 +195,9 @@ impl FileOps for Again {
     ) -> Result<Arc<OwnedFd>, Errno> {
         self.file.ops().mmap_range(file, shared, writable, written)
     }
+    fn mapping(&self) -> Option<(usize, Arc<dyn Any + Send + Sync>)> {
+        self.file.ops().mapping()
+    }
     fn poll(&self, file: &File) -> PollEvents {
         self.file.ops().poll(file)
     }

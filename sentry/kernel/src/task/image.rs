@@ -129,6 +129,10 @@ pub(crate) async fn load(
 
     let mm = MemoryMap::new(guest.address_space().clone());
     mm.record_exec(&plan, &image, &program, interpreter.as_ref().map(|(file, _)| file));
+    mm.keep(&program);
+    if let Some((file, _)) = &interpreter {
+        mm.keep(file);
+    }
     guest.set_registers(&Registers {
         rip: plan.start,
         rsp: image.sp,

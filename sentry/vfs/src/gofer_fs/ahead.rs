@@ -49,6 +49,12 @@ pub(super) struct Waiting {
     file: OpenedAhead,
 }
 
+impl Waiting {
+    pub(super) fn identity(&self) -> Identity {
+        Identity::from(&self.file)
+    }
+}
+
 impl From<&OpenedAhead> for Identity {
     fn from(file: &OpenedAhead) -> Identity {
         Identity {

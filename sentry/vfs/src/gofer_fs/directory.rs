@@ -121,6 +121,12 @@ impl Directory {
 }
 
 impl GoferInode {
+    /// Which file a name was found to lead to, if somebody uses it.
+    pub(super) fn known_child(&self, name: &[u8]) -> Option<Identity> {
+        let child = self.directory.lock_anyway().child(name);
+        child.map(|child| child.identity())
+    }
+
     /// The child of this name.
     pub(super) fn find(&self, name: &[u8]) -> Result<Arc<GoferInode>, Errno> {
         let mut directory = self.directory.lock()?;
@@ -135,7 +141,8 @@ impl GoferInode {
                 if matches!(directory.listing, Listing::Unknown) {
                     if directory.asked < LIST_AFTER {
                         directory.asked += 1;
-                        ahead = true;
+                        // Where opens are counted, each is by itself.
+                        ahead = self.fs.limited().is_none();
                     } else {
                         self.load(&mut directory)?;
                     }
@@ -372,8 +379,14 @@ impl GoferInode {
 
     pub(super) fn remove(&self, name: &[u8], is_directory: bool) -> Result<(), Errno> {
         self.writable()?;
+        let gate = self.fs.gate()?;
         let mut directory = self.directory.lock()?;
-        self.with_node(|id| self.fs.client.unlink(id, name, is_directory))?;
+        let removed = self.with_node(|id| self.fs.client.unlink(id, name, is_directory))?;
+        self.fs.lost_name(removed);
+        drop(gate);
+        if let Some(tally) = self.fs.tally() {
+            tally.removed(self.identity(), name);
+        }
         let old = directory.removed(name);
         drop(directory);
         if let Some(old) = old.as_ref().filter(|_| is_directory) {

@@ -9,6 +9,7 @@ use sentry_gofer::protocol;
 use sentry_gofer::{Access, Time};
 use sentry_host::{files, memory_file, stdio};
 
+use super::ledger::{Mapped, Use};
 use super::{Caching, GoferInode};
 use crate::file::{File, FileOps, HostFile};
 
@@ -43,16 +44,31 @@ pub(super) struct GoferFile {
     inode: Arc<GoferInode>,
     fd: Arc<OwnedFd>,
     access: Access,
+    /// What counts for it, if there is a limit. Dropped after the descriptor.
+    used: Option<Use>,
 }
 
 impl GoferFile {
-    pub(super) fn new(inode: Arc<GoferInode>, fd: Arc<OwnedFd>, access: Access) -> GoferFile {
-        GoferFile { inode, fd, access }
+    pub(super) fn new(inode: Arc<GoferInode>, fd: Arc<OwnedFd>, access: Access, used: Option<Use>) -> GoferFile {
+        GoferFile {
+            inode,
+            fd,
+            access,
+            used,
+        }
+    }
+
+    /// The account, where what is added has a limit.
+    fn metered(&self) -> Option<&Use> {
+        self.used.as_ref().filter(|used| used.meters())
     }
 }
 
 impl Drop for GoferFile {
     fn drop(&mut self) {
+        if let Some(used) = &self.used {
+            used.closing(self.fd.as_fd());
+        }
         if self.access.writes() && Arc::strong_count(&self.fd) == 1 {
             self.inode.fs.client.settle();
         }
@@ -69,7 +85,12 @@ impl FileOps for GoferFile {
             return Err(Errno::EBADF);
         }
         self.inode.changed();
-        if file.flags() as i32 & libc::O_APPEND != 0 {
+        self.inode.modified();
+        let append = file.flags() as i32 & libc::O_APPEND != 0;
+        if let Some(used) = self.metered() {
+            return used.write(self.fd.as_fd(), buf, (!append).then_some(offset));
+        }
+        if append {
             let written = files::append(self.fd.as_fd(), buf)?;
             return Ok((written, stat(self.fd.as_fd())?.size));
         }
@@ -103,7 +124,20 @@ impl FileOps for GoferFile {
         if self.access == Access::Write || (shared && writable && self.access != Access::ReadWrite) {
             return Err(Errno::EACCES);
         }
+        if shared && writable {
+            self.inode.modified();
+        }
+        // However it is to be mapped: what can be written with it is the guest's choice.
+        if let Some(used) = self.metered().filter(|_| self.access == Access::ReadWrite) {
+            used.map(self.fd.as_fd()).map_err(|_| Errno::ENOMEM)?;
+        }
         Ok(self.fd.clone())
+    }
+
+    fn mapping(&self) -> Option<(usize, Arc<dyn Any + Send + Sync>)> {
+        let used = self.used.as_ref()?;
+        let key = Arc::as_ptr(&used.account).addr();
+        Some((key, Arc::new(Mapped::new(used.another()))))
     }
 
     fn size(&self, _file: &File) -> Result<u64, Errno> {
@@ -120,9 +154,13 @@ impl FileOps for GoferFile {
     }
 
     fn fallocate(&self, mode: i32, offset: u64, len: u64) -> Result<(), Errno> {
+        self.inode.changed();
+        self.inode.modified();
+        if let Some(used) = self.metered() {
+            return used.allocate(self.fd.as_fd(), mode, offset, len);
+        }
         let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         let len = i64::try_from(len).map_err(|_| Errno::EFBIG)?;
-        self.inode.changed();
         Ok(files::allocate(self.fd.as_fd(), mode, offset, len)?)
     }
 

@@ -70,6 +70,9 @@ impl FileOps for OpenLower {
     ) -> Result<Arc<OwnedFd>, Errno> {
         self.current().mmap_range(file, shared, writable, written)
     }
+    fn mapping(&self) -> Option<(usize, Arc<dyn Any + Send + Sync>)> {
+        self.current().mapping()
+    }
     fn size(&self, file: &File) -> Result<u64, Errno> {
         self.current().size(file)
     }

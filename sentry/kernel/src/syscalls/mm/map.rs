@@ -173,6 +173,7 @@ fn descriptor(thread: &Arc<Thread>, request: &Request) -> Result<(Option<Arc<Own
     } else {
         0..0
     };
+    thread.mm().keep(file);
     let fd = file
         .ops()
         .mmap_range(file, request.shared, request.shared && file.writable(), written)?;
