@@ -129,7 +129,7 @@ pub enum Reply {
     /// A new file; with a descriptor if that was asked for.
     Created(Step, bool),
     Done,
-    /// What has lost its name; `None` if nothing has, or if the host changed it at the same time.
+    /// What has lost its name, as it was seen just before; `None` if nothing has.
     Removed(Option<Removed>),
     /// With the new descriptor.
     Reopened,

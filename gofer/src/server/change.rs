@@ -12,10 +12,10 @@ use nix::unistd::{Gid, LinkatFlags, Uid, UnlinkatFlags, fchownat, linkat, symlin
 use sentry_abi::Errno;
 use sentry_host::files;
 
-use super::walk::{Found, c_string};
+use super::walk::{Found, Identity, c_string};
 use super::{Answer, Server, last_components};
 use crate::nix_errno;
-use crate::protocol::{Access, Name, NewAttributes, NodeId, Owner, Removed, Reply, Time};
+use crate::protocol::{Access, Attributes, Name, NewAttributes, NodeId, Owner, Removed, Reply, Time};
 
 impl Server {
     /// The directory `parent` for a change of `name` in it.
@@ -118,10 +118,10 @@ impl Server {
         } else {
             UnlinkatFlags::NoRemoveDir
         };
-        let victim = self.walker.child(dir.as_fd(), name.as_bytes()).ok();
+        let victim = described(&dir, name);
         unlinkat(&dir, c_string(name.as_bytes())?.as_c_str(), flags).map_err(nix_errno)?;
         self.nodes.detach(parent, name.as_bytes());
-        Ok((Reply::Removed(victim.and_then(lost_name)), Vec::new()))
+        Ok((Reply::Removed(victim.map(lost_name)), Vec::new()))
     }
 
     pub(super) fn rename(&mut self, from: (NodeId, Name<'_>), to: (NodeId, Name<'_>), flags: u32) -> Answer {
@@ -139,8 +139,12 @@ impl Server {
         let (old, new) = (c_string(from.1.as_bytes())?, c_string(to.1.as_bytes())?);
         let victim = match exchange {
             true => None,
-            false => self.walker.child(new_dir.as_fd(), to.1.as_bytes()).ok(),
+            false => described(&new_dir, to.1),
         };
+        // Two names of one file stay what they are.
+        let victim = victim.filter(|victim| {
+            described(&old_dir, from.1).is_some_and(|moved| Identity::from(&moved) != Identity::from(victim))
+        });
         renameat2(
             &old_dir,
             old.as_c_str(),
@@ -151,7 +155,7 @@ impl Server {
         .map_err(nix_errno)?;
         self.nodes
             .rename((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()), exchange);
-        Ok((Reply::Removed(victim.and_then(lost_name)), Vec::new()))
+        Ok((Reply::Removed(victim.map(lost_name)), Vec::new()))
     }
 
     fn refuse_if_it_reveals(&mut self, (parent, name): (NodeId, Name<'_>), dir: &OwnedFd) -> Result<(), Errno> {
@@ -233,19 +237,25 @@ impl Server {
     }
 }
 
-/// What a file that was there before a removal or a rename has become; `None` if it has as many names as before: it was
-/// another one that went.
-fn lost_name(before: Found) -> Option<Removed> {
-    let after = Found::of(before.fd).ok()?.attributes;
-    let (dev, ino) = (after.dev, after.ino);
-    if after.is_dir() {
-        return Some(Removed { dev, ino, nlink: 0 });
+/// What a name in a directory leads to now. Not opened: a file that loses its last name is to be gone at once, as whoever
+/// watches it sees.
+fn described(dir: &OwnedFd, name: Name<'_>) -> Option<Attributes> {
+    let name = c_string(name.as_bytes()).ok()?;
+    let stat = files::statx_child(dir.as_fd(), &name).ok()?;
+    Some(super::walk::attributes(&stat))
+}
+
+/// What a file becomes that loses a name.
+fn lost_name(before: Attributes) -> Removed {
+    Removed {
+        dev: before.dev,
+        ino: before.ino,
+        nlink: if before.is_dir() {
+            0
+        } else {
+            before.nlink.saturating_sub(1)
+        },
     }
-    (after.nlink < before.attributes.nlink).then_some(Removed {
-        dev,
-        ino,
-        nlink: after.nlink,
-    })
 }
 
 /// Removing what is hidden finds nothing.
