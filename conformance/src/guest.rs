@@ -165,7 +165,7 @@ fn batch(host: &Host, report: &Report, on: On, place: Place, names: &[String]) {
     }
     let mut left = names;
     while !left.is_empty() {
-        setup.limit = 80 + 2 * left.len() as u64;
+        setup.limit = 180 + 2 * left.len() as u64;
         let mut argv = vec![host.guest(), "batch".into()];
         argv.extend_from_slice(left);
         let out = host.run(on, &setup, &argv);

@@ -357,3 +357,20 @@ fn output_that_the_guest_closes_is_closed_for_the_reader() {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("kill");
     child.wait().expect("wait");
 }
+
+#[test]
+fn the_caller_s_nice_value_is_the_command_s() {
+    for platform in ["systrap", "ptrace"] {
+        let output = std::process::Command::new("nice")
+            .args(["-n", "7", common::SENTRY, "exec", "--platform", platform, "--", "nice"])
+            .current_dir("/usr")
+            .output()
+            .expect("it starts");
+        let native = std::process::Command::new("nice").args(["-n", "7", "nice"]).output();
+        assert_eq!(
+            output.stdout,
+            native.expect("it starts").stdout,
+            "{platform}: {output:?}"
+        );
+    }
+}

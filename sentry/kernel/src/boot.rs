@@ -136,6 +136,7 @@ fn run(
         strace: config.strace.is_some(),
         limits: config.limits.clone(),
         stuck: config.stuck.clone(),
+        nice: config.nice,
     };
     let kernel = Kernel::new(platform, vfs, options)
         .map_err(|errno| failed(format!("cannot start: {errno}{}", advice::of(errno.raw()))))?;

@@ -47,6 +47,8 @@ pub struct BootConfig {
     pub events: bool,
     /// A fault of ours, on purpose.
     pub stuck: Option<Stuck>,
+    /// The caller's nice value, which the first process has.
+    pub nice: i32,
 }
 
 /// For tests of the watch over the workers: whoever carries out a call does not come back, or late.

@@ -34,6 +34,8 @@ pub struct Kernel {
     pub log_gaps: bool,
     /// A fault of ours, on purpose.
     pub stuck: Option<crate::config::Stuck>,
+    /// The nice value of the first process.
+    pub nice: i32,
     /// True while system calls are counted (`--stats`).
     pub stats: bool,
     /// System calls so far, by number.
@@ -100,6 +102,8 @@ pub struct KernelOptions {
     pub strace: bool,
     pub limits: crate::config::SandboxLimits,
     pub stuck: Option<crate::config::Stuck>,
+    /// The nice value of the first process.
+    pub nice: i32,
 }
 
 impl Kernel {
@@ -122,6 +126,7 @@ impl Kernel {
             gaps: Gaps::default(),
             log_gaps: options.log_gaps,
             stuck: options.stuck,
+            nice: options.nice,
             stats: options.stats,
             counts: Box::new([const { AtomicU64::new(0) }; crate::syscalls::TABLE_SIZE]),
             strace: AtomicBool::new(options.strace),

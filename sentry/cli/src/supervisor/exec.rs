@@ -137,6 +137,7 @@ fn start_exec(exec: &Exec, limits: &Limits, started: Duration) -> Result<Sandbox
         limits: profile::for_kernel(limits),
         events: log.is_some(),
         stuck: exec.debug_stuck.clone(),
+        nice: process::nice(),
     };
     let null = File::options().read(true).write(true).open("/dev/null");
     let null = null.map_err(StartError::Null)?;

@@ -45,6 +45,7 @@ pub(crate) fn start_init(
             stack: AltStack::default(),
         },
     );
+    thread.scheduling.lock().nice = kernel.nice;
     process.signals.lock().threads.push(thread.clone());
     tasks.insert_process(process, (0, 0), pid, pid, 0);
     tasks.insert_thread(thread.clone());
