@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::sys;
 use crate::sys::*;
+use crate::{eq, sys};
 
 /// What hog and neighbour say, in memory that they share with who started them.
 struct Board {
@@ -85,6 +85,8 @@ pub fn run(name: &str, seconds: &str, report: &str) {
     let seconds: u64 = seconds.parse().unwrap_or(2);
     // SAFETY: a fresh shared mapping that is larger than a board, is never unmapped, and zeros are one.
     let board: &'static Board = unsafe { &*shared(4096).cast() };
+    // Has its room before a hog takes all there is.
+    let report = new_file(report, &[b'\n'; 4096]);
     let neighbour = child(|| neighbour(board));
     let hog = child(|| {
         sys!(libc::SYS_setsid);
@@ -132,7 +134,10 @@ pub fn run(name: &str, seconds: &str, report: &str) {
         longest / 1_000_000,
         libc::WTERMSIG(neighbour)
     );
-    file(report, said.as_bytes());
+    eq!(
+        sys!(libc::SYS_pwrite64, report, said.as_ptr(), said.len(), 0),
+        said.len() as i64
+    );
 }
 
 /// Goes on with small work of several kinds, and measures how long each round takes.
