@@ -43,7 +43,8 @@ fn parse(status: &str) -> Use {
     found
 }
 
-fn children(pid: i32) -> Vec<i32> {
+/// The children of a process, as /proc tells.
+pub fn children(pid: i32) -> Vec<i32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };

@@ -25,7 +25,7 @@ use crate::args::PlatformChoice;
 use crate::cgroup::Cgroup;
 use crate::changes::Collector;
 use crate::events::{EventLog, Own};
-use crate::memory::Meter;
+use crate::memory::{self, Meter};
 use crate::parts::{self, Boot, Gofer, Heard, Report, Setting, now};
 use crate::reap;
 use crate::relay::Relay;
@@ -397,18 +397,15 @@ impl Sandbox {
 
     /// Our processes, apart from the supervisor and the stubs, which are the guest's to stop.
     fn parts(&self) -> Vec<(&'static str, Pid)> {
+        let below = |parent: Pid| memory::children(parent.as_raw()).into_iter().map(Pid::from_raw);
         let mut parts = vec![("sentry", self.sentry.pid)];
         if self.sentry.lifeline.is_some() {
             // That was its guard.
-            parts.extend(
-                standstill::children(self.sentry.pid)
-                    .into_iter()
-                    .map(|pid| ("sentry", pid)),
-            );
+            parts.extend(below(self.sentry.pid).map(|pid| ("sentry", pid)));
         }
         if let Some(gofer) = self.gofer {
             parts.push(("gofer", gofer));
-            parts.extend(standstill::children(gofer).into_iter().map(|pid| ("gofer", pid)));
+            parts.extend(below(gofer).map(|pid| ("gofer", pid)));
         }
         parts
     }

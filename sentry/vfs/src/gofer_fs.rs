@@ -28,7 +28,6 @@ mod inode;
 mod ledger;
 mod meter;
 mod reports;
-mod reserved;
 mod tally;
 
 use std::collections::{HashMap, VecDeque};

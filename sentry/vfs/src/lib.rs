@@ -25,6 +25,7 @@ pub mod overlay;
 pub mod path;
 mod permission;
 pub mod pseudo;
+mod ranges;
 mod text;
 pub mod tmpfs;
 pub mod wait;

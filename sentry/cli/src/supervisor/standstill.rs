@@ -68,13 +68,6 @@ impl Watch {
     }
 }
 
-/// The children of a process, as /proc tells.
-pub fn children(pid: Pid) -> Vec<Pid> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let pids = list.split_whitespace().filter_map(|child| child.parse().ok());
-    pids.map(Pid::from_raw).collect()
-}
-
 /// Stopped, and not by a debugger.
 fn is_stopped(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

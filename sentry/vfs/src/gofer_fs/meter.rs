@@ -17,7 +17,7 @@ use sentry_host::{files, memory_file, stdio};
 
 use super::file;
 use super::ledger::Use;
-use super::reserved::Reserved;
+use crate::ranges::Ranges;
 
 /// With so many pages left nobody asks how many a write needs exactly: more than all writes at one moment.
 const AMPLE: u64 = 8192;
@@ -33,8 +33,8 @@ pub(super) struct Extent {
     promised: u64,
     /// Pages that it had at the end of the last operation. Looked at if it is mapped.
     seen: u64,
-    /// Holes that are allocated.
-    reserved: Reserved,
+    /// Holes that guests have had allocated (fallocate(2)) without writing them. There may be more.
+    reserved: Ranges,
 }
 
 /// What a file has at a moment.
@@ -165,7 +165,7 @@ impl Use {
         if last > behind {
             missing.push((behind, last));
         }
-        extent.reserved.missing(&missing)
+        extent.reserved.missing_of(&missing)
     }
 
     /// Charges what a write can add: how many bytes may be written, and how many pages were charged.
@@ -231,15 +231,14 @@ impl Use {
         };
         // What was written behind the old end is there now, whatever a host that allocates late says.
         let from = (offset / PAGE).max(before.end());
-        let added = [(from, offset.saturating_add(written as u64).div_ceil(PAGE).max(from))];
-        let added = count(&extent.reserved.missing(&added));
+        let to = offset.saturating_add(written as u64).div_ceil(PAGE).max(from);
+        let added = count(&extent.reserved.missing(from, to));
         let grown = self.measure(after).saturating_sub(self.measure(before)).max(added);
         let promised = if !extent.mapped || self.account.by_size {
             0
         } else {
-            let gap = [(before.end(), (offset / PAGE).max(before.end()))];
             let gap = if written > 0 {
-                count(&extent.reserved.missing(&gap))
+                count(&extent.reserved.missing(before.end(), from))
             } else {
                 0
             };
@@ -254,7 +253,7 @@ impl Use {
         if !extent.mapped || self.account.by_size {
             return 0;
         }
-        count(&extent.reserved.missing(&holes(fd, 0, now.end(), now.size)))
+        count(&extent.reserved.missing_of(&holes(fd, 0, now.end(), now.size)))
     }
 
     fn change(&self, before: Look, after: Look) -> i128 {
@@ -298,11 +297,11 @@ impl Use {
         let result = files::allocate(fd, mode, offset as i64, len as i64);
         let after = look(fd).unwrap_or(before);
         if mode & MOVES != 0 {
-            extent.reserved = Reserved::default();
+            extent.reserved = Ranges::default();
         } else if mode & SHRINKS != 0 {
             extent.reserved.remove(first, last);
         } else if result.is_ok() {
-            extent.reserved.add(first, last);
+            extent.reserved.add_at_most(first, last);
         }
         let promised = self.promise(&extent, fd, after);
         let own = self.change(before, after);

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use sentry_abi::Errno;
 use sentry_host::memory_file::MemoryFile;
 
-use super::ranges::{Ranges, holes};
+use super::holes::holes;
 use super::store::{CHUNK, CHUNK_PAGES, PAGE, Store};
+use crate::ranges::Ranges;
 
 /// Largest file kept in sentry memory.
 const INLINE_MAX: u64 = 64 * 1024;
@@ -382,7 +383,7 @@ impl Data {
         store.charge(pages - self.charged)?;
         self.charged = pages;
         self.promised = promised.min(size);
-        self.mapped.add(first, last);
+        self.mapped.add_at_least(first, last);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use sentry_abi::Errno;
+use sentry_host::memory_file::MemoryFile;
 
 use super::data::{Chunk, Data, Form, SIZE_MAX, page_mask};
 use super::store::{CHUNK, PAGE, Store};
@@ -203,4 +204,22 @@ impl Data {
             }
         }
     }
+}
+
+/// How many pages of a range, from and to a page's beginning, have no data.
+pub(super) fn holes(file: &MemoryFile, start: u64, end: u64) -> Result<u64, Errno> {
+    let (mut at, mut data) = (start, 0);
+    while at < end {
+        let from = match file.seek_extent(at, true) {
+            Ok(from) => from,
+            Err(Errno::ENXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        if from >= end {
+            break;
+        }
+        at = file.seek_extent(from, false)?.min(end);
+        data += at.div_ceil(PAGE) - from / PAGE;
+    }
+    Ok(((end - start) / PAGE).saturating_sub(data))
 }

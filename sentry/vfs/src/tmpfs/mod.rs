@@ -7,7 +7,6 @@ mod data;
 mod holes;
 mod node;
 mod open;
-mod ranges;
 mod store;
 
 use std::sync::Arc;
